@@ -1,0 +1,58 @@
+"""Fulgurite: a small tracing JIT compiler for PyTorch.
+
+>>> import torch, fulgurite as fg
+>>> model = fg.jit(torch.nn.Linear(4, 2))
+>>> model(torch.ones(3, 4)).shape
+torch.Size([3, 2])
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from fulgurite.custom_op import register_augmented_forward, register_backward, register_custom_op
+from fulgurite.executors import Executor, FusionExecutor, OperatorExecutor, get_executor, register_executor
+from fulgurite.ir import BoundSymbol, InvalidTrace, NumberProxy, Symbol, TensorProxy, Trace, symbol_of
+from fulgurite.ir.errors import TraceError
+from fulgurite.jit import Stages, Stats, last_trace, make_trace, stats, traces
+from fulgurite.jit import jit as jit
+
+__version__ = "0.1.0"
+
+_TOOLS = {"draw": "fulgurite.tools.draw"}
+
+
+def __getattr__(name: str) -> Any:
+    """Tools are loaded when first asked for: they stand above this package and import it."""
+    if name in _TOOLS:
+        return getattr(importlib.import_module(_TOOLS[name]), name)
+    raise AttributeError(f"module 'fulgurite' has no attribute {name!r}")
+
+
+__all__ = [
+    "BoundSymbol",
+    "Executor",
+    "FusionExecutor",
+    "InvalidTrace",
+    "NumberProxy",
+    "OperatorExecutor",
+    "Stages",
+    "Stats",
+    "Symbol",
+    "TensorProxy",
+    "Trace",
+    "TraceError",
+    "draw",
+    "get_executor",
+    "jit",
+    "last_trace",
+    "make_trace",
+    "register_augmented_forward",
+    "register_backward",
+    "register_custom_op",
+    "register_executor",
+    "stats",
+    "symbol_of",
+    "traces",
+]

@@ -1,0 +1,232 @@
+"""From a captured program to a callable: plan, passes, executors, code; the stages are kept to look at."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from fulgurite.executors import Executor, claim_all, compile_trace
+from fulgurite.ir import Trace, is_proxy
+from fulgurite.ir.printer import Namespace, compile_source
+from fulgurite.trace.guards import Prologue
+from fulgurite.trace.program import Program, record_backward
+from fulgurite.trace.structure import parts_of
+from fulgurite.training import Pair, Plan, autograd_function, plan_outputs
+from fulgurite.transforms import Pass, common_subexpressions, dead_code, flatten, last_use, no_ops, run, split
+
+Times = dict[str, float]
+
+
+@dataclass
+class Options:
+    """What `fg.jit` was given: executors in order of priority, and extra passes."""
+
+    executors: tuple[Executor, ...]
+    transforms: tuple[Pass, ...] = ()
+
+
+@dataclass
+class Specialisation:
+    """One compiled variant of a function: its guards, what it runs, and the stages it went through."""
+
+    prologue: Prologue
+    run: Callable[..., Any]
+    forward: list[Trace]
+    backward: list[Trace] = field(default_factory=list)
+
+
+@contextmanager
+def timed(times: Times, phase: str) -> Iterator[None]:
+    """Add the block's seconds to `times[phase]`."""
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        times[phase] = times.get(phase, 0.0) + time.perf_counter() - start
+
+
+class Compiler:
+    """Compiles one captured program.
+
+    Args:
+        times: seconds by phase, added to.
+        backward_stages: receives the stages of each backward that is compiled, now or later.
+    """
+
+    def __init__(self, program: Program, options: Options, times: Times, backward_stages: list[Trace]) -> None:
+        self.program = program
+        self.options = options
+        self.times = times
+        self.backward_stages = backward_stages
+
+    def compile(self) -> tuple[Callable[..., Any], list[Trace]]:
+        """A function of the trace's inputs that returns what the program returns, and the forward's stages."""
+        program = self.program
+        if program.needs_grad:
+            body, stages, names = self._training()
+        else:
+            body, stages, names = self._inference(list(program.outputs))
+            if torch.is_grad_enabled() and any(item.fake.requires_grad for item in program.recorder.inputs):
+                body = torch.no_grad()(body)
+        return rebuilding(program, body, names), stages
+
+    def _inference(self, names: list[str]) -> tuple[Callable[..., Any], list[Trace], list[str]]:
+        program = self.program
+        recorded = program.trace
+        flat = replace(recorded, output=tuple(program.recorder.proxy(program.outputs[name]) for name in names))
+        before: tuple[Pass, ...] = (flatten,) if program.recorder.autocast else ()
+        final = self._optimise(flat, (*self.options.transforms, *before, no_ops, common_subexpressions, dead_code))
+        return self._code(final), [recorded, *final.history[1:]], names
+
+    def _training(self) -> tuple[Callable[..., Any], list[Trace], list[str]]:
+        program, recorder = self.program, self.program.recorder
+        plan = plan_outputs(program)
+        returned = [name for name in (*plan.targets, *plan.plain)]
+        if not plan.targets:
+            body, stages, _ = self._inference(returned)
+            body = torch.no_grad()(body)
+        else:
+            body, stages = self._differentiable(plan)
+        finish = self._finish(plan, returned)
+
+        def run_all(*inputs: torch.Tensor) -> Any:
+            return finish(*inputs, *body(*inputs))
+
+        if not torch.is_grad_enabled():  # the program enables it inside
+            run_all = torch.enable_grad()(run_all)
+        if recorder.autocast and plan.views:
+            run_all = _without_autocast(run_all)
+        return run_all, stages, list(program.outputs)
+
+    def _differentiable(self, plan: Plan) -> tuple[Callable[..., Any], list[Trace]]:
+        given = (True,) * len(plan.targets)
+        failure = None
+        try:
+            with timed(self.times, "record backward"):
+                joint = record_backward(self.program, plan.targets, plan.plain, given)
+        except Exception as error:  # eager raises it when backward is called, and so do we
+            failure = error
+            joint = self._without_backward(plan)
+        if failure is None and all(gradient is None for gradient in joint.output[1]):
+            self.program.recorder.refuse(
+                "an output requires grad, but no gradient leads to an input", "make its leaf outside of fg.jit"
+            )
+        augmented, pulled = self._split(joint, sum(given) if failure is None else 0)
+        forward = self._optimise(augmented, (common_subexpressions, dead_code))
+        saved = [p.name for p in augmented.output[1]]
+        pair = Pair(self.program, plan, self._code(forward), saved, self._backward, failure=failure)
+        if failure is None:
+            pair.backwards[given] = self._compile_backward(pulled)
+        return autograd_function(pair), list(forward.history)
+
+    def _without_backward(self, plan: Plan) -> Trace:
+        program = self.program
+        outputs = tuple(program.recorder.proxy(program.fake(name)) for name in (*plan.targets, *plan.plain))
+        trace = program.recorder.trace("joint", (outputs, (None,) * len(program.recorder.inputs)))
+        return trace
+
+    def _split(self, joint: Trace, cotangents: int) -> tuple[Trace, Trace]:
+        passes = (*self.options.transforms, flatten, no_ops, dead_code)
+        with timed(self.times, "passes"):
+            return split(run(joint, passes), cotangents)
+
+    def _backward(self, joint: Trace, cotangents: int, saved: list[str]) -> Callable[..., Any]:
+        """A backward for other cotangents than the first, which takes what the forward saves already."""
+        _, pulled = self._split(joint, cotangents)
+        known = {p.name: p for p in pulled.inputs}
+        seeds = pulled.inputs[len(pulled.inputs) - cotangents :]
+        missing = known.keys() - set(saved) - {p.name for p in seeds}
+        if missing:
+            self.program.recorder.refuse(
+                f"the backward for these outputs needs {', '.join(sorted(missing))}, which was not saved",
+                "use all outputs in the loss",
+            )
+        proxies = {p.name: p for p in self.program.recorder.saved_proxies(saved)}
+        inputs = tuple(known.get(name, proxies[name]) for name in saved)
+        return self._compile_backward(replace(pulled, inputs=(*inputs, *seeds)))
+
+    def _compile_backward(self, pulled: Trace) -> Callable[..., Any]:
+        final = self._optimise(pulled, (common_subexpressions, dead_code))
+        self.backward_stages[:] = final.history
+        return compile_trace(final)
+
+    def _finish(self, plan: Plan, returned: list[str]) -> Callable[..., Any]:
+        """The view calls after the Function: takes inputs and what the body returns, gives the outputs."""
+        recorder, program = self.program.recorder, self.program
+        inputs = [item.proxy for item in recorder.inputs]
+        names = {p.name for p in inputs}
+        parameters = [p.name for p in inputs] + [
+            f"_{name}" if name in names else name for name in returned
+        ]  # a written input comes back from the Function as the same object
+        trace = Trace("finish", (), tuple(plan.views), ())
+        body = claim_all(trace, self.options.executors[-1:])
+        namespace = Namespace(dict(recorder.constants), short=True)
+        lines = [f"def finish({', '.join(parameters)}):"]
+        for name in returned:
+            lines.extend([f"    {name} = _{name}"] if name in names else [])
+        for bsym in body.bound_symbols:
+            lines.append(f"    {namespace.call(bsym)}")
+        lines.append(f"    return ({''.join(name + ', ' for name in program.outputs)})")
+        return compile_source(lines, "finish", namespace.globals)
+
+    def _optimise(self, trace: Trace, passes: Sequence[Pass]) -> Trace:
+        with timed(self.times, "passes"):
+            trace = run(trace, passes)
+        with timed(self.times, "executors"):
+            return run(claim_all(trace, self.options.executors), (last_use,))
+
+    def _code(self, trace: Trace) -> Callable[..., Any]:
+        with timed(self.times, "codegen"):
+            body = compile_trace(trace)
+        return _without_autocast(body) if self.program.recorder.autocast else body
+
+
+def _without_autocast(body: Callable[..., Any]) -> Callable[..., Any]:
+    """What was recorded below autocast has its casts in it, so it runs without."""
+
+    def run_without_autocast(*inputs: Any) -> Any:
+        with torch._C._DisableAutocast():  # private: the public context manager costs ten times as much
+            return body(*inputs)
+
+    return run_without_autocast
+
+
+def rebuilding(program: Program, body: Callable[..., Any], names: list[str]) -> Callable[..., Any]:
+    """`body`, with the flat outputs put back into the structure that the program returned."""
+    namespace = Namespace({"body": body}, short=True)
+    text = _expression(program.result, namespace)
+    single = f"({''.join(name + ', ' for name in names)})" if names else "_"
+    inputs = ", ".join(item.proxy.name for item in program.recorder.inputs)
+    lines = [f"def run({inputs}):", f"    {single} = body({inputs})", f"    return {text}"]
+    return compile_source(lines, "run", namespace.globals)
+
+
+def _expression(value: Any, namespace: Namespace) -> str:
+    """Source that makes a returned structure from its proxies."""
+    if is_proxy(value):
+        return str(value.name)
+    parts = parts_of(value, objects=True)
+    if parts is None or not _holds_proxy(value):
+        constant = parts is None or type(value) not in (list, dict, tuple)
+        if constant:
+            return namespace.literal(value) if parts is None else namespace.bind("constant", value)
+    assert parts is not None
+    items = [_expression(child, namespace) for child in parts.children]
+    if type(value) is list:
+        return f"[{', '.join(items)}]"
+    if type(value) is tuple:
+        return f"({''.join(item + ', ' for item in items)})"
+    if type(value) is dict:
+        keys = [namespace.literal(key) for key in value]
+        return "{" + ", ".join(f"{key}: {item}" for key, item in zip(keys, items)) + "}"
+    return f"{namespace.bind('rebuild', parts.rebuild)}(({''.join(item + ', ' for item in items)}))"
+
+
+def _holds_proxy(value: Any) -> bool:
+    parts = parts_of(value, objects=True)
+    return is_proxy(value) if parts is None else any(map(_holds_proxy, parts.children))

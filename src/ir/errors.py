@@ -1,0 +1,17 @@
+"""The error of a program that cannot be traced."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fulgurite.ir.trace import Trace
+
+
+class TraceError(RuntimeError):
+    """A program cannot be traced, and running it otherwise would not be what was asked for.
+
+    The message names the user's line, the operation, and what to do. `trace` holds what was recorded before it.
+    """
+
+    trace: Trace | None = None

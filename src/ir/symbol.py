@@ -1,0 +1,114 @@
+"""Symbols: the operations that a trace calls, with what PyTorch's own schemas tell about them."""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+BUILTIN_NAMESPACES = frozenset({"aten", "prim", "prims", "_c10d_functional", "profiler", "inductor", "quantized"})
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """An operation: what it is called, what runs it, and its tags.
+
+    Args:
+        name: how it prints, `torch.nn.functional.linear` or `torch.ops.my_lib.foo.default`.
+        fn: the callable that runs it.
+        meta: infers the outputs' metadata from fake tensors; `fn` itself when None.
+        tags: any of `view`, `mutates`, `random`, `custom`, `effect` (see `tags_of`).
+        executor: the executor whose implementation this is; None for the operation itself.
+    """
+
+    name: str
+    fn: Callable[..., Any]
+    meta: Callable[..., Any] | None = None
+    tags: frozenset[str] = field(default_factory=frozenset)
+    executor: str | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.fn(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"Symbol({self.name})"
+
+    @property
+    def schema(self) -> torch.FunctionSchema | None:
+        """The dispatcher's schema, when the symbol is one overload of an operator."""
+        return self.fn._schema if isinstance(self.fn, torch._ops.OpOverload) else None
+
+
+def tags_of(op: torch._ops.OpOverload) -> frozenset[str]:
+    """Tags of an operator overload, derived from its schema.
+
+    `mutates`: writes an argument. `view`: an output aliases an argument without a write. `random`: draws from a
+    generator. `custom`: registered outside PyTorch, so its body may do anything. `effect`: returns nothing.
+
+    >>> sorted(tags_of(torch.ops.aten.add_.Tensor)), sorted(tags_of(torch.ops.aten.bernoulli.default))
+    (['mutates'], ['random'])
+    """
+    schema = op._schema
+    tags = set()
+    if schema.is_mutable:
+        tags.add("mutates")
+    if any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns):
+        tags.add("view")
+    if torch.Tag.nondeterministic_seeded in op.tags:
+        tags.add("random")
+    if op.namespace not in BUILTIN_NAMESPACES:
+        tags.add("custom")
+    if not schema.returns:
+        tags.add("effect")
+    return frozenset(tags)
+
+
+@lru_cache(maxsize=None)
+def symbol_of(fn: Callable[..., Any]) -> Symbol:
+    """The Symbol of a callable; one object for one callable.
+
+    >>> symbol_of(torch.nn.functional.gelu).name
+    'torch.nn.functional.gelu'
+    """
+    if isinstance(fn, torch._ops.OpOverload):
+        return Symbol(f"torch.ops.{fn}", fn, tags=tags_of(fn))
+    if isinstance(fn, torch._ops.OpOverloadPacket):
+        overloads = [getattr(fn, name) for name in fn.overloads()]
+        return Symbol(f"torch.ops.{fn}", fn, tags=frozenset().union(*map(tags_of, overloads)))
+    return Symbol(qualified_name(fn), fn)
+
+
+_ROOTS = ("torch", "torch.nn.functional", "torch.Tensor", "torch._C._nn", "torch._VF", "torch.linalg", "torch.fft")
+
+
+def qualified_name(fn: Callable[..., Any]) -> str:
+    """A dotted path that evaluates to `fn` with `import torch`, else a plain description of it.
+
+    >>> qualified_name(torch.Tensor.add), qualified_name(torch.Tensor.T.__get__), qualified_name(torch.relu)
+    ('torch.Tensor.add', 'torch.Tensor.T.__get__', 'torch.relu')
+    """
+    name = getattr(fn, "__name__", type(fn).__name__)
+    if isinstance(fn, types.MethodWrapperType):
+        descriptor = getattr(fn.__self__, "__name__", "")
+        path = f"torch.Tensor.{descriptor}.{name}"
+        return path if resolve(path) == fn else name
+    module = getattr(fn, "__module__", None) or "torch"
+    for root in (*_ROOTS, module):
+        if resolve(f"{root}.{name}") is fn:
+            return f"{root}.{name}"
+    qualname = f"{module}.{getattr(fn, '__qualname__', name)}"
+    return re.sub(r"[^\w.]", "_", qualname)
+
+
+def resolve(path: str) -> Any:
+    """What a dotted path below `torch` gives, or None."""
+    root, *rest = path.split(".")
+    value: Any = torch if root == "torch" else None
+    for part in rest:
+        value = getattr(value, part, None)
+    return value

@@ -1,0 +1,294 @@
+"""The JIT: specialisations of a function; a call runs the one whose guards hold, or traces a new one."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import threading
+import time
+import types
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+from torch.autograd import forward_ad
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack  # private: no public question for it
+
+from fulgurite.compile import Compiler, Options, Specialisation, Times, timed
+from fulgurite.executors import TORCH, Executor, get_executor
+from fulgurite.ir import Trace
+from fulgurite.ir.errors import TraceError
+from fulgurite.trace.guards import Miss, Prologue, build_prologue, state_guard
+from fulgurite.trace.program import Program, capture, is_tracing, record_backward
+from fulgurite.transforms import Pass
+
+MAX_SPECIALISATIONS = 16
+"""Past this many, a function runs calls that fit none of them without compiling."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+_tracing_lock = threading.RLock()
+
+
+@dataclass
+class Stats:
+    """What a jitted function did: calls that hit or missed, why it traced again, seconds by phase."""
+
+    hits: int = 0
+    misses: int = 0
+    retraces: list[str] = field(default_factory=list)
+    times: Times = field(default_factory=dict)
+    uncompiled: int = 0
+
+    @property
+    def calls(self) -> int:
+        return self.hits + self.misses + self.uncompiled
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The traces behind a jitted function's most recent specialisation: every stage, first to last."""
+
+    prologue: Prologue
+    forward: tuple[Trace, ...]
+    backward: tuple[Trace, ...]
+
+
+class Specialisations:
+    """The compiled variants of one function, most recent first."""
+
+    def __init__(self, fn: Callable[..., Any], options: Options) -> None:
+        self.fn = fn
+        self.options = options
+        self.entries: tuple[Specialisation, ...] = ()
+        self.stats = Stats()
+        self._warned = False
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the first specialisation whose guards hold, else trace."""
+        for entry in self.entries:
+            inputs = entry.prologue.run(args, kwargs)
+            if type(inputs) is not Miss:
+                self.stats.hits += 1
+                return entry.run(*inputs)
+        return self._miss(args, kwargs)
+
+    def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if _runs_under_a_transform():
+            self.stats.uncompiled += 1
+            return self.fn(*args, **kwargs)
+        with _tracing_lock:
+            for entry in self.entries:  # another thread may have traced it meanwhile
+                inputs = entry.prologue.run(args, kwargs)
+                if type(inputs) is not Miss:
+                    return entry.run(*inputs)
+            if len(self.entries) >= MAX_SPECIALISATIONS:
+                return self._give_up(args, kwargs)
+            entry, inputs = self._specialise(args, kwargs)
+        self.stats.misses += 1
+        return entry.run(*inputs)
+
+    def _specialise(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Specialisation, list[torch.Tensor]]:
+        reasons = [entry.prologue.run(args, kwargs).reason for entry in self.entries[:1]]
+        state = state_guard()
+        with timed(self.stats.times, "record"):
+            program = capture(self.fn, args, kwargs)
+        with timed(self.stats.times, "guards"):
+            prologue = build_prologue(program, args, kwargs, state)
+        inputs = [item.real for item in program.recorder.inputs]
+        program.recorder.release()
+        backward: list[Trace] = []
+        run, forward = Compiler(program, self.options, self.stats.times, backward).compile()
+        entry = Specialisation(prologue, run, forward, backward)
+        self.stats.retraces.extend(reasons)
+        self.entries = (entry, *self.entries)
+        return entry, inputs
+
+    def _give_up(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not self._warned:
+            self._warned = True
+            reason = self.entries[0].prologue.run(args, kwargs).reason
+            warnings.warn(
+                f"fulgurite: {_name(self.fn)} was traced {len(self.entries)} times, most recently because another "
+                f"call was needed where: {reason}; calls that fit none of these traces run without compiling",
+                stacklevel=4,
+            )
+        self.stats.uncompiled += 1
+        return self.fn(*args, **kwargs)
+
+
+def _runs_under_a_transform() -> bool:
+    """Whether something outside interprets the call (a trace, torch.func, forward-mode AD): it sees the original."""
+    if is_tracing() or forward_ad._current_level >= 0 or _get_current_dispatch_mode_stack():
+        return True
+    return torch._C._functorch.peek_interpreter_stack() is not None  # private: torch.func has no public question
+
+
+def _name(fn: Any) -> str:
+    return type(fn).__name__ if isinstance(fn, torch.nn.Module) else getattr(fn, "__qualname__", repr(fn))
+
+
+class JittedFunction:
+    """A function that `fg.jit` compiles at its first call; in a class body it binds like a method."""
+
+    def __init__(self, fn: Callable[..., Any], options: Options) -> None:
+        functools.update_wrapper(self, fn, updated=())
+        self._specialisations = Specialisations(fn, options)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._specialisations.call(args, kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<fulgurite.jit of {self._specialisations.fn!r}>"
+
+    def __reduce__(self) -> Any:
+        return _jit_again, (self._specialisations.fn, self._specialisations.options)
+
+
+class JittedModule(torch.nn.Module):
+    """Mixed into a module's class: calls go through specialisations, everything else is the module's own.
+
+    The jitted object shares the `__dict__` of the original, so that state set on one shows on the other.
+    """
+
+    __slots__ = ("_specialisations",)
+    _specialisations: Specialisations
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._specialisations.call(args, kwargs)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _jit_again, (self._specialisations.fn, self._specialisations.options)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return _jit_again(copy.deepcopy(self._specialisations.fn, memo), self._specialisations.options)
+
+
+@functools.lru_cache(maxsize=None)
+def _jitted_class(kind: type) -> type:
+    body = {"__slots__": (), "__doc__": kind.__doc__, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    return type(kind.__name__, (JittedModule, kind), body)
+
+
+def _jit_again(fn: Any, options: Options) -> Any:
+    if not isinstance(fn, torch.nn.Module):
+        return JittedFunction(fn, options)
+    jitted = object.__new__(_jitted_class(type(fn)))
+    jitted.__dict__ = fn.__dict__
+    JittedModule._specialisations.__set__(jitted, Specialisations(fn, options))  # type: ignore[attr-defined]
+    return jitted
+
+
+def jit(
+    fn: Any = None,
+    *,
+    executors: Sequence[Executor | str] = ("torch",),
+    transforms: Sequence[Pass] = (),
+) -> Any:
+    """Compile a function or module by tracing it at its first call, and again when what it assumed changes.
+
+    Args:
+        fn: a function, method, `functools.partial`, or `torch.nn.Module`. Without it, `jit` is a decorator.
+        executors: in order of priority; `torch`, which runs everything, is always the last.
+        transforms: passes `Trace -> Trace`, run on what was recorded (in training on the joint trace) before the
+            built-in ones.
+
+    Returns:
+        A function, or a module: the same class to `isinstance`, sharing the original's parameters and attributes.
+
+    Raises:
+        TypeError: `fn` can't be called.
+        ValueError: an executor's name is not known.
+
+    At its first call the result raises TraceError, naming the user's line, for what can't be traced.
+
+    >>> @jit
+    ... def double(x): return x * 2
+    >>> double(torch.ones(2))
+    tensor([2., 2.])
+    """
+    chosen = [get_executor(executor) for executor in executors]
+    options = Options((*(e for e in chosen if e is not TORCH), TORCH), tuple(transforms))
+    if fn is None:
+        return lambda function: jit(function, executors=executors, transforms=transforms)
+    if not callable(fn):
+        raise TypeError(f"fg.jit takes a function or a module, not {type(fn).__name__}")
+    if isinstance(fn, (JittedFunction, JittedModule)):
+        fn = fn._specialisations.fn
+    return _jit_again(fn, options)
+
+
+def make_trace(fn: Callable[..., Any], *, grad: bool = False) -> Callable[..., Trace]:
+    """A function that traces `fn` without compiling it, also from meta or fake tensors.
+
+    Args:
+        grad: give the joint trace, the program followed by its backward, which takes cotangents as further inputs
+            and returns `(outputs, gradients)`.
+
+    >>> print(make_trace(lambda x: x.sin())(torch.ones(2)).text(header=False, subsymbols=False))  # doctest: +ELLIPSIS
+    def computation(x):
+        # x: "cpu f32[2]"
+        ...
+        t0 = torch.Tensor.sin(x)  # t0: "cpu f32[2]"
+        return t0
+    <BLANKLINE>
+    """
+
+    def trace(*args: Any, **kwargs: Any) -> Trace:
+        with _tracing_lock:
+            original = fn._specialisations.fn if isinstance(fn, (JittedFunction, JittedModule)) else fn
+            start = time.perf_counter()
+            program = capture(original, args, kwargs)
+            made = _joint(program) if grad else program.trace
+            seconds = time.perf_counter() - start
+            return made.after("recorded", made.bound_symbols, seconds).rooted()
+
+    return trace
+
+
+def _joint(program: Program) -> Trace:
+    targets = [name for name, out in program.outputs.items() if out.requires_grad]
+    plain = [name for name in program.outputs if name not in targets]
+    return record_backward(program, targets, plain, (True,) * len(targets))
+
+
+def _specialisations(jitted: Any) -> Specialisations:
+    if isinstance(jitted, types.MethodType):
+        jitted = jitted.__func__
+    if not isinstance(jitted, (JittedFunction, JittedModule)):
+        raise TypeError(f"expected what fg.jit returned, got {type(jitted).__name__}")
+    return jitted._specialisations
+
+
+def stats(jitted: Any) -> Stats:
+    """Hits, misses, retrace reasons, and seconds by phase of a jitted function."""
+    return _specialisations(jitted).stats
+
+
+def traces(jitted: Any) -> Stages:
+    """Prologue, and every stage of forward and backward, of the most recent specialisation.
+
+    Raises:
+        RuntimeError: it has not been called yet.
+    """
+    entries = _specialisations(jitted).entries
+    if not entries:
+        raise RuntimeError("no trace yet: call the jitted function first")
+    entry = entries[0]
+    return Stages(entry.prologue, tuple(entry.forward), tuple(entry.backward))
+
+
+def last_trace(jitted: Any) -> Trace:
+    """The final forward trace of the most recent specialisation: what runs.
+
+    Raises:
+        RuntimeError: it has not been called yet.
+    """
+    return traces(jitted).forward[-1]
+
+
+__all__ = ["Stages", "Stats", "TraceError", "jit", "last_trace", "make_trace", "stats", "traces"]

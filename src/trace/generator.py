@@ -1,0 +1,76 @@
+"""The default random generator while recording: seeding and saving its state become calls of the trace."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fulgurite.ir import Symbol
+
+if TYPE_CHECKING:
+    from fulgurite.trace.recorder import Recorder
+
+_TAGS = frozenset({"random", "effect"})
+_GET = Symbol("torch.get_rng_state", torch.get_rng_state, tags=_TAGS)
+_SET = Symbol("torch.set_rng_state", torch.set_rng_state, tags=_TAGS)
+_SEED = Symbol("torch.manual_seed", torch.manual_seed, tags=_TAGS)
+
+
+class _RecordedGenerator:
+    """Stands in for `torch.random.default_generator`, which `torch.manual_seed` and its kin work on."""
+
+    def __init__(self, recorder: Recorder, real: torch.Generator) -> None:
+        self._recorder = recorder
+        self._real = real
+        self._thread = threading.get_ident()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def _elsewhere(self) -> bool:
+        return threading.get_ident() != self._thread
+
+    def get_state(self) -> torch.Tensor:
+        if self._elsewhere():
+            return self._real.get_state()
+        real = self._real.get_state()
+        state = self._recorder.fake_mode.from_tensor(real, static_shapes=True)
+        self._recorder.note(_GET, (), state)
+        return state
+
+    def set_state(self, state: torch.Tensor) -> None:
+        if self._elsewhere():
+            self._real.set_state(state)
+        else:
+            self._recorder.note(_SET, (self._recorder.adopt((state,))[0],), None)
+
+    def manual_seed(self, seed: int) -> torch.Generator:
+        if self._elsewhere():
+            return self._real.manual_seed(seed)
+        self._recorder.note(_SEED, (int(seed),), None)
+        return self._real
+
+    def seed(self) -> int:
+        if self._elsewhere():
+            return self._real.seed()
+        self._recorder.refuse("the program asks for a seed from the system", "seed outside of fg.jit")
+
+
+@contextmanager
+def recorded_generator(recorder: Recorder) -> Iterator[None]:
+    """Put the stand-in in place, and leave the real generator's state as it was.
+
+    `torch.random` keeps the generator in a module global that all its functions read; there is no public hook.
+    """
+    real = torch.random.default_generator
+    state = real.get_state()
+    torch.random.default_generator = _RecordedGenerator(recorder, real)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.random.default_generator = real
+        real.set_state(state)

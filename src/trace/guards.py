@@ -1,0 +1,279 @@
+"""Guards: what a trace assumed, as one Python function, the prologue.
+
+The prologue takes a call's arguments, checks the assumptions, and returns the tensors that the trace takes, in order;
+or a `Miss` that says which assumption failed.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import math
+import types
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+import torch
+
+# Private: the C++ guards that torch.compile uses. Nothing public checks many tensors, or all global state, in one call.
+from torch._C._dynamo.guards import GlobalStateGuard, TensorGuards
+from torch.autograd import forward_ad
+
+from fulgurite.ir.printer import Namespace, compile_source, identifier
+from fulgurite.trace import rules
+from fulgurite.trace.program import Program
+from fulgurite.trace.structure import parts_of
+
+_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_BY_IDENTITY = (type(None), bool, type(Ellipsis), torch.dtype, torch.layout, torch.memory_format, type, enum.Enum)
+_BY_VALUE = (int, str, bytes, complex, torch.device, torch.Size, range)
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+
+
+@dataclass(frozen=True)
+class Miss:
+    """A failed assumption."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Prologue:
+    """The compiled guards of a specialisation, and their source."""
+
+    source: str
+    run: Callable[[tuple[Any, ...], dict[str, Any]], Any]
+
+    def __str__(self) -> str:
+        return self.source
+
+
+def state_guard() -> Any:
+    """Remembers grad mode, autocast, default dtype, determinism, thread count and the like, of this thread."""
+    return GlobalStateGuard()
+
+
+def build_prologue(program: Program, args: tuple[Any, ...], kwargs: dict[str, Any], state: Any) -> Prologue:
+    """The prologue of a program that was captured with these arguments under this global state."""
+    builder = _Builder(program)
+    builder.global_state(state)
+    builder.arguments(args, kwargs)
+    builder.modules()
+    builder.tensors()
+    return builder.build()
+
+
+class _Builder:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.names: Namespace = program.namespace
+        self.lines: list[str] = []
+        self.sources: dict[str, str] = {}
+        self.same: dict[int, list[str]] = {}
+        self._local = itertools.count()
+
+    def require(self, condition: str, reason: str) -> None:
+        miss = self.names.bind("miss", Miss(reason))
+        self.lines.append(f"if not ({condition}): return {miss}  # {reason}".replace("\n", " "))
+
+    def global_state(self, state: Any) -> None:
+        check = self.names.bind("global_state_unchanged", state.check)
+        self.require(f"{check}()", "global torch state changed (grad mode, autocast, default dtype, ...)")
+        inference = self.names.bind("is_inference_mode_enabled", torch.is_inference_mode_enabled)
+        self.require(f"{inference}() is {torch.is_inference_mode_enabled()}", "inference mode changed")
+        modes = self.names.bind("function_modes", torch._C._len_torch_function_stack)
+        dual = self.names.bind("forward_ad", forward_ad)
+        table = self.names.bind("rules", rules)
+        self.require(f"{modes}() == {torch._C._len_torch_function_stack()}", "active torch function modes changed")
+        self.require(f"{dual}._current_level < 0", "forward-mode AD is active")
+        self.require(f"{table}.changes == {rules.changes}", "a gradient rule was registered")
+
+    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.require(f"len(args) == {len(args)}", "number of positional arguments")
+        keys = f"list(kwargs) == {list(kwargs)!r}" if kwargs else "not kwargs"
+        self.require(keys, "names of keyword arguments")
+        for i, value in enumerate(args):
+            self._value(f"args[{i}]", f"args[{i}]", value)
+        for key, value in kwargs.items():
+            self._value(f"kwargs[{key!r}]", f"kwargs[{key!r}]", value)
+
+    def _value(self, expr: str, source: str, value: Any) -> None:
+        parts = parts_of(value)
+        if isinstance(value, torch.Tensor):
+            self._tensor(expr, source, value)
+        elif parts is None:
+            self._leaf(expr, source, value)
+        else:
+            self._container(expr, source, value, parts)
+
+    def _container(self, expr: str, source: str, value: Any, parts: Any) -> None:
+        local = f"v{next(self._local)}"
+        self.lines.append(f"{local} = {expr}")
+        kind = self.names.bind(type(value).__name__, type(value))
+        self.require(f"type({local}) is {kind}", f"type of {source}")
+        if isinstance(value, dict):
+            keys = self.names.bind("keys", list(value))
+            self.require(f"list({local}) == {keys}", f"keys of {source}")
+        elif isinstance(value, (list, tuple)):
+            self.require(f"len({local}) == {len(value)}", f"length of {source}")
+        for accessor, child in zip(parts.accessors, parts.children):
+            self._value(local + accessor, source + accessor, child)
+
+    def _tensor(self, expr: str, source: str, value: torch.Tensor) -> None:
+        first = self.same.setdefault(id(value), [])
+        if first:
+            self.require(f"{expr} is {first[0]}", f"{source} is {first[0]}")
+            return
+        local = f"v{next(self._local)}"
+        self.lines.append(f"{local} = {expr}")
+        first.append(local)
+        self.sources[source] = local
+
+    def _leaf(self, expr: str, source: str, value: Any) -> None:
+        kind = type(value)
+        if isinstance(value, _BY_IDENTITY):
+            self.require(f"{expr} is {self.names.literal(value)}", f"{source} is {value!r:.40}")
+        elif kind is float:
+            self.require(_float_test(expr, value), f"{source} is {value!r}")
+        elif kind in _BY_VALUE or isinstance(value, numpy.generic):
+            bound = self.names.literal(value)
+            name = self.names.bind(kind.__name__, kind)
+            self.require(f"type({expr}) is {name} and {expr} == {bound}", f"{source} is {value!r:.40}")
+        elif isinstance(value, (numpy.ndarray, set, bytearray)):
+            self.program.recorder.refuse(
+                f"argument {source} is a {kind.__name__}, whose contents a trace can't follow",
+                "pass a tensor (torch.as_tensor) or a list or tuple",
+            )
+        else:
+            self._object(expr, source, value)
+
+    def _object(self, expr: str, source: str, value: Any) -> None:
+        """Other objects count as the same when they are the same object, which is not kept alive for it."""
+        reason = f"{source} is the {type(value).__name__} that it was"
+        try:
+            reference = self.names.bind("reference", weakref.ref(value))
+        except TypeError:
+            self.require(f"{expr} is {self.names.bind('value', value)}", reason)
+            return
+        self.require(f"{expr} is {reference}()", reason)
+        if isinstance(value, types.FunctionType):
+            self.require(f"{expr}.__code__ is {self.names.bind('code', value.__code__)}", f"code of {source}")
+
+    def modules(self) -> None:
+        """Every module that the program could reach is as it was: children, mode, hooks."""
+        any_hook = self.names.bind("any_global_hook", torch.nn.modules.module._has_any_global_hook)
+        if self.program.locator.modules:
+            self.require(f"{any_hook}() is {torch.nn.modules.module._has_any_global_hook()}", "global module hooks")
+        for module, source, path in self.program.locator.modules.values():
+            self._module(module, source, path or "module")
+
+    def _module(self, module: torch.nn.Module, source: str, path: str) -> None:
+        name = self.names.bind("m", module)
+        if source != name and not source.startswith("args") and "._modules[" not in source:
+            self.require(f"{source} is {name}", f"{path} is the module that it was")
+        checks = [f"{name}.training is {module.training}", f"{name}.__class__ is {self.names.bind('C', type(module))}"]
+        if module._modules:
+            checks.append(f"{name}._modules == {self.names.bind('children', dict(module._modules))}")
+        for hooks in _HOOKS:
+            table = getattr(module, hooks)
+            checks.append(f"{name}.{hooks} == {self.names.bind('hooks', dict(table))}" if table else f"not {name}.{hooks}")
+        self.require(" and ".join(checks), f"{path}: training mode, class, submodules or hooks changed")
+        self._tables(module, name, path)
+
+    def _tables(self, module: torch.nn.Module, name: str, path: str) -> None:
+        """Parameters and buffers that are there, absent, or tied."""
+        sources = {id(item.real): item.source for item in self.program.recorder.inputs}
+        for table in ("_parameters", "_buffers"):
+            entries = getattr(module, table)
+            if entries:
+                self.require(f"len({name}.{table}) == {len(entries)}", f"{path}: number of {table[1:]}")
+            for key, tensor in entries.items():
+                here = f"{name}.{table}[{key!r}]"
+                if tensor is None:
+                    self.require(f"{here} is None", f"{path}.{key} is None")
+                elif id(tensor) in sources and sources[id(tensor)] != here:
+                    self.require(f"{here} is {sources[id(tensor)]}", f"{path}.{key} is tied")
+
+    def tensors(self) -> None:
+        """Fetch the trace's inputs and check their metadata, all at once."""
+        inputs = self.program.recorder.inputs
+        for item in inputs:
+            if item.source not in self.sources:
+                local = f"v{next(self._local)}"
+                self.lines.append(f"{local} = {item.source}  # {item.proxy.name}")
+                self.sources[item.source] = local
+        self._metadata([item.real for item in inputs], [self.sources[item.source] for item in inputs])
+        self.lines.append(f"return ({''.join(self.sources[item.source] + ', ' for item in inputs)})")
+
+    def _metadata(self, reals: list[torch.Tensor], locals_: list[str]) -> None:
+        if not reals:
+            return
+        strided = [(r, n) for r, n in zip(reals, locals_) if r.layout is torch.strided]
+        for real, name in zip(reals, locals_):
+            if real.layout is not torch.strided:
+                same = self.names.bind("same_metadata", _sparse_test(real))
+                self.require(f"{same}({name})", "metadata of a sparse tensor")
+        tensors = [r for r, _ in strided]
+        if tensors:
+            sizes, strides = [list(r.shape) for r in tensors], [list(r.stride()) for r in tensors]
+            guard = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+            check = self.names.bind("same_tensor_metadata", guard.check)
+            shown = ", ".join(f"{t.dtype} {list(t.shape)}".removeprefix("torch.") for t in tensors[:3])
+            more = ", ..." if len(tensors) > 3 else ""
+            self.require(
+                f"{check}({', '.join(n for _, n in strided)})",
+                f"dtype, shape, strides, device or requires_grad of a tensor ({shown}{more})",
+            )
+            self._aliasing(tensors, [n for _, n in strided])
+
+    def _aliasing(self, tensors: list[torch.Tensor], locals_: list[str]) -> None:
+        """Where the trace writes an input, the inputs must share memory as they did."""
+        inputs = self.program.recorder.inputs
+        if not {item.proxy.storage for item in inputs} & self.program.trace.written:
+            return
+        pattern = self.names.bind("aliasing", aliasing)
+        self.require(f"{pattern}({', '.join(locals_)}) == {aliasing(*tensors)!r}", "which tensors share memory")
+
+    def build(self) -> Prologue:
+        body = [f"        {line}" for line in self.lines]
+        missing = self.names.bind("miss", Miss("arguments, attributes or closure have another structure"))
+        lines = ["def prologue(args, kwargs):", "    try:", *body]
+        lines.append(f"    except (KeyError, IndexError, AttributeError, TypeError, ValueError): return {missing}")
+        namespace = dict(self.names.globals)
+        return Prologue("\n".join(lines), compile_source(lines, "prologue", namespace))
+
+
+def aliasing(*tensors: torch.Tensor) -> list[tuple[int, ...]]:
+    """Groups of tensors, by position, that share a storage."""
+    groups: dict[int, list[int]] = {}
+    for i, tensor in enumerate(tensors):
+        groups.setdefault(tensor.untyped_storage().data_ptr(), []).append(i)
+    return [tuple(group) for group in groups.values() if len(group) > 1]
+
+
+def _float_test(expr: str, value: float) -> str:
+    if math.isnan(value):
+        return f"type({expr}) is float and {expr} != {expr}"
+    if value == 0.0:
+        return f"type({expr}) is float and str({expr}) == {str(value)!r}"
+    return f"type({expr}) is float and {expr} == {value!r}" if math.isfinite(value) else f"str({expr}) == {str(value)!r}"
+
+
+def _sparse_test(real: torch.Tensor) -> Callable[[Any], bool]:
+    wanted = _sparse_metadata(real)
+    return lambda tensor: _sparse_metadata(tensor) == wanted
+
+
+def _sparse_metadata(tensor: Any) -> tuple[Any, ...]:
+    return (type(tensor), tensor.layout, tensor.dtype, tensor.shape, tensor.device, tensor.requires_grad)
+
+
+def unsupported(value: Any) -> bool:
+    """Whether an argument is a tensor of a subclass, which a trace would lose."""
+    return isinstance(value, torch.Tensor) and type(value) not in _PLAIN_TENSORS
+
+
+__all__ = ["Miss", "Prologue", "aliasing", "build_prologue", "identifier", "state_guard", "unsupported"]

@@ -1,0 +1,164 @@
+"""Where tensors live: from the traced function, the source that gives each tensor or module at a call."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from fulgurite.ir.printer import Namespace
+from fulgurite.trace.source import is_users
+
+_LIMIT = 50_000
+
+
+class Locator:
+    """Finds tensors and modules below a function: its module, closure, globals, and what hangs on them.
+
+    Sources are Python expressions over names that `namespace` binds. The search follows attributes, containers and
+    the closures and globals of the user's functions, and runs only when a tensor is met that is no argument.
+    """
+
+    def __init__(self, fn: Any, namespace: Namespace) -> None:
+        self.fn = fn
+        self.namespace = namespace
+        self.modules: dict[int, tuple[torch.nn.Module, str, str]] = {}
+        self._tensors: dict[int, tuple[str, str]] | None = None
+        self._extra: list[tuple[Any, str, str]] = []
+        self._seen: dict[int, Any] = {}
+
+    def add_root(self, value: Any, source: str, name: str) -> None:
+        """Search below an argument too."""
+        self._extra.append((value, source, name))
+
+    def __call__(self, tensor: torch.Tensor) -> tuple[str, str] | None:
+        """The source and the name of a tensor; None when it is not found."""
+        if self._tensors is None:
+            self.search()
+        assert self._tensors is not None
+        return self._tensors.get(id(tensor))
+
+    def search(self) -> None:
+        """Walk everything below the function once, nearest first."""
+        self._tensors = {}
+        queue: list[tuple[Any, str, str]] = [*self._roots(), *self._extra]
+        while queue and len(self._seen) < _LIMIT:
+            value, source, name = queue.pop(0)
+            if id(value) in self._seen:
+                continue
+            self._seen[id(value)] = value
+            if isinstance(value, torch.Tensor):
+                self._tensors[id(value)] = (source, name or "x")
+            elif isinstance(value, torch.nn.Module):
+                queue.extend(self._below_module(value, source, name))
+            else:
+                queue.extend(self._below(value, source, name))
+        self._seen = {}
+
+    def _roots(self) -> Iterator[tuple[Any, str, str]]:
+        if isinstance(self.fn, torch.nn.Module):
+            yield self.fn, self.namespace.bind("module", self.fn), ""
+        else:
+            yield self.fn, self.namespace.bind("function", self.fn), ""
+
+    def _below_module(self, module: torch.nn.Module, source: str, name: str) -> Iterator[tuple[Any, str, str]]:
+        """A module's tensors under their paths; a submodule is bound to a name of its own, guarded by its parent."""
+        bound = self.namespace.bind(f"m_{name}" if name else "module", module)
+        self.modules[id(module)] = (module, source, name)
+        prefix = f"{name}." if name else ""
+        for table in ("_parameters", "_buffers"):
+            for key, tensor in getattr(module, table).items():
+                if tensor is not None:
+                    yield tensor, f"{bound}.{table}[{key!r}]", prefix + key
+        for key, child in module._modules.items():
+            if child is not None:
+                yield child, f"{bound}._modules[{key!r}]", prefix + key
+        skip = ("_parameters", "_buffers", "_modules")
+        for key, value in vars(module).items():
+            if key not in skip and key.isidentifier():
+                yield value, f"{bound}.__dict__[{key!r}]", prefix + key
+
+    def _below(self, value: Any, source: str, name: str) -> Iterator[tuple[Any, str, str]]:
+        if isinstance(value, functools.partial):
+            yield value.func, f"{source}.func", name
+            yield value.args, f"{source}.args", name
+            yield value.keywords, f"{source}.keywords", name
+        elif isinstance(value, types.MethodType):
+            yield value.__self__, f"{source}.__self__", name
+            yield value.__func__, f"{source}.__func__", name
+        elif isinstance(value, types.FunctionType):
+            yield from self._below_function(value, source)
+        elif isinstance(value, (list, tuple)):
+            for i, item in enumerate(value):
+                yield item, f"{source}[{i}]", f"{name}.{i}"
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                if isinstance(key, (str, int, bool)):
+                    yield item, f"{source}[{key!r}]", f"{name}.{key}"
+        elif isinstance(value, (types.ModuleType, type)):
+            yield from self._below_namespace(value, source, name)
+        elif _is_users_object(value):
+            yield type(value), f"type({source})", name
+            for key, item in vars(value).items():
+                yield item, f"{source}.{key}", f"{name}.{key}" if name else key
+
+    def _below_function(self, fn: types.FunctionType, source: str) -> Iterator[tuple[Any, str, str]]:
+        if not is_users(fn.__code__.co_filename):
+            return
+        for key, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ()):
+            try:
+                yield cell.cell_contents, f"{self.namespace.bind(f'cell_{key}', cell)}.cell_contents", key
+            except ValueError:  # not assigned yet
+                continue
+        table = self.namespace.bind("globals_", fn.__globals__)
+        for key in _names(fn.__code__):
+            if key in fn.__globals__:
+                yield fn.__globals__[key], f"{table}[{key!r}]", key
+        for part in ("__defaults__", "__kwdefaults__", "__wrapped__"):
+            yield getattr(fn, part, None), f"{source}.{part}", ""
+
+    def _below_namespace(self, value: Any, source: str, name: str) -> Iterator[tuple[Any, str, str]]:
+        """Tensors of the user's Python modules and classes; functions of classes, for what they refer to."""
+        file = getattr(value, "__file__", None) or _file_of_class(value)
+        if file is None or not is_users(file):
+            return
+        kinds: tuple[type, ...] = (torch.Tensor, torch.nn.Module, list, dict)
+        if isinstance(value, type):
+            kinds = (*kinds, types.FunctionType)
+        for key, item in list(vars(value).items()):
+            if isinstance(item, kinds) and not key.startswith("__"):
+                yield item, f"{source}.{key}", key
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+
+
+def _file_of_class(value: Any) -> str | None:
+    functions = [item for item in vars(value).values() if isinstance(item, types.FunctionType)]
+    return functions[0].__code__.co_filename if functions else None
+
+
+def _is_users_object(value: Any) -> bool:
+    if isinstance(value, (str, bytes, int, float, complex, torch.dtype, torch.device)) or value is None:
+        return False
+    root = type(value).__module__.split(".")[0]
+    return hasattr(value, "__dict__") and root not in ("builtins", "torch", "numpy", "types") and not callable(value)
+
+
+def argument_names(fn: Callable[..., Any], count: int) -> list[str]:
+    """Names for positional arguments, taken from the function's signature where it has one."""
+    target = fn.forward if isinstance(fn, torch.nn.Module) else fn
+    while isinstance(target, functools.partial):
+        target = target.func
+    code = getattr(target, "__code__", None) or getattr(getattr(target, "__func__", None), "__code__", None)
+    names = list(code.co_varnames[: code.co_argcount]) if code else []
+    if names[:1] == ["self"]:
+        names = names[1:]
+    return [names[i] if i < len(names) else f"arg{i}" for i in range(count)]

@@ -1,0 +1,215 @@
+"""A program captured: its trace, what it returns, and the autograd graph that its backward can be recorded from."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from fulgurite.ir import BoundSymbol, TensorProxy, Trace
+from fulgurite.ir.printer import Namespace
+from fulgurite.trace import effects
+from fulgurite.trace.inputs import Locator, argument_names
+from fulgurite.trace.recorder import Recorder, recording
+from fulgurite.trace.structure import replace_leaves, walk
+
+_active = threading.local()
+
+
+def is_tracing() -> bool:
+    """Whether this thread is recording a program."""
+    return getattr(_active, "depth", 0) > 0
+
+
+@dataclass
+class Program:
+    """What recording a call of a function gave.
+
+    Args:
+        trace: the calls that the program made; its output has the structure that the program returned.
+        recorder: keeps the fake tensors, so that the backward can be recorded later.
+        result: the returned structure with proxies at its leaves.
+        outputs: the returned fake tensors by proxy name.
+        edges: for each input that requires grad, its autograd edge before the program ran.
+        written: fake inputs whose autograd history the program changed in place.
+        locator, namespace: where inputs and modules live, and the names that sources use.
+    """
+
+    trace: Trace
+    recorder: Recorder
+    result: Any
+    outputs: dict[str, torch.Tensor]
+    edges: dict[str, Any]
+    written: list[str]
+    locator: Locator
+    namespace: Namespace
+
+    @property
+    def needs_grad(self) -> bool:
+        """Whether a gradient can flow out of the program."""
+        return any(out.requires_grad for out in self.outputs.values()) or bool(self.written)
+
+    def fake(self, name: str) -> torch.Tensor:
+        """The fake tensor that a proxy stands for."""
+        return self.recorder.tensors[name]
+
+
+def capture(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
+    """Run `fn` once on fake tensors that stand for the real ones, and keep what it did.
+
+    Raises:
+        TraceError: the program can't be traced.
+        Exception: whatever the program itself raises.
+    """
+    namespace = Namespace({}, short=True)
+    locator = Locator(fn, namespace)
+    locator.search()
+    recorder = Recorder(locator, {key: path for key, (_, _, path) in locator.modules.items()})
+    fake_args = _fake_arguments(fn, args, kwargs, recorder, locator)
+    before = {item.proxy.name: _State.of(item.fake) for item in recorder.inputs}
+    snapshot = effects.snapshot([module for module, _, _ in locator.modules.values()])
+    _active.depth = getattr(_active, "depth", 0) + 1
+    try:
+        with recording(recorder):
+            returned = fn(*fake_args[0], **fake_args[1])
+            result = _result(recorder, returned)
+    finally:
+        _active.depth -= 1
+        changed = effects.restore(snapshot)
+    if changed:
+        recorder.refuse(*changed)
+    return _program(recorder, result, before, locator, namespace)
+
+
+@dataclass
+class _State:
+    """What the program may change about an input besides its data."""
+
+    edge: Any
+    grad: Any
+    requires_grad: bool
+    leaf: bool
+
+    @staticmethod
+    def of(fake: torch.Tensor) -> _State:
+        edge = torch.autograd.graph.get_gradient_edge(fake) if fake.requires_grad else None
+        return _State(edge, fake.grad if fake.is_leaf else None, fake.requires_grad, fake.is_leaf)
+
+
+def _fake_arguments(
+    fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], recorder: Recorder, locator: Locator
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    names = argument_names(fn, len(args))
+    labelled = [(f"args[{i}]", names[i], value) for i, value in enumerate(args)]
+    labelled += [(f"kwargs[{key!r}]", key, value) for key, value in kwargs.items()]
+    stand_ins: list[Any] = []
+    for source, name, value in labelled:
+        for path, leaf in walk(value):
+            place = "".join(path)
+            if isinstance(leaf, torch.Tensor):
+                recorder.add_input(leaf, source + place, name + place.replace("'", ""))
+            elif hasattr(leaf, "__dict__"):
+                locator.add_root(leaf, source + place, name)
+        stand_ins.append(replace_leaves(value, recorder._adopt))
+    return tuple(stand_ins[: len(args)]), dict(zip(kwargs, stand_ins[len(args) :]))
+
+
+def _result(recorder: Recorder, returned: Any) -> tuple[Any, dict[str, torch.Tensor]]:
+    outputs: dict[str, torch.Tensor] = {}
+
+    def name(leaf: Any) -> Any:
+        leaf = recorder._adopt(leaf)
+        if not isinstance(leaf, FakeTensor):
+            return leaf
+        proxy = recorder.proxy(leaf)
+        outputs[proxy.name] = leaf
+        return proxy
+
+    return replace_leaves(returned, name, objects=True), outputs
+
+
+def _program(
+    recorder: Recorder, result: Any, before: dict[str, _State], locator: Locator, namespace: Namespace
+) -> Program:
+    structure, outputs = result
+    edges: dict[str, Any] = {}
+    written: list[str] = []
+    for item in recorder.inputs:
+        state = before.get(item.proxy.name)
+        if state is None:  # met while recording; in-place history on it would have been refused by autograd
+            state = _State.of(item.fake)
+        if state.edge is not None:
+            edges[item.proxy.name] = state.edge
+        now = _State.of(item.fake)
+        if now.grad is not state.grad:
+            recorder.refuse(f"the program writes the .grad of {item.proxy.name}", "call backward outside of fg.jit")
+        if state.leaf and now.leaf and now.requires_grad != state.requires_grad:
+            recorder.refuse(f"the program changes requires_grad of {item.proxy.name}", "do that outside of fg.jit")
+        if now.requires_grad and now.edge != state.edge:
+            written.append(item.proxy.name)
+    trace = recorder.trace("computation", readable(structure))
+    return Program(trace, recorder, structure, outputs, edges, written, locator, namespace)
+
+
+def readable(structure: Any) -> Any:
+    """A returned structure in lists, tuples and dicts, which traces can print."""
+    from_parts = [leaf for _, leaf in walk(structure, objects=True)]
+    if isinstance(structure, TensorProxy) or not from_parts:
+        return structure
+    if type(structure) is dict:
+        return {key: readable(value) for key, value in structure.items()}
+    if type(structure) in (list, tuple):
+        return type(structure)(readable(value) for value in structure)
+    tensors = tuple(leaf for leaf in from_parts if isinstance(leaf, TensorProxy))
+    return tensors if tensors else structure
+
+
+def record_backward(program: Program, targets: list[str], plain: list[str], given: tuple[bool, ...]) -> Trace:
+    """The joint trace: the program, then its backward for the cotangents that are given.
+
+    The gradient is autograd's own, recorded from the graph that the program built on fake tensors.
+
+    Args:
+        targets: names of the differentiable values that cotangents belong to.
+        plain: names of other values that the program returns.
+        given: for each target, whether it has a cotangent.
+
+    Returns:
+        A trace whose inputs are the program's and one cotangent for each given target, and whose output is
+        `((*targets, *plain), gradients)`, one gradient for each of the program's inputs, None where none flows.
+    """
+    recorder = program.recorder
+    chosen = [name for name, is_given in zip(targets, given) if is_given]
+    fakes = [program.fake(name) for name in chosen]
+    forward, recorder.calls, recorder.backward_phase = recorder.calls, [], True
+    try:
+        seeds = [_cotangent(recorder, fake, name) for fake, name in zip(fakes, chosen)]
+        cotangents = tuple(recorder.proxy(seed) for seed in seeds)
+        with recording(recorder):
+            grads = _gradients(fakes, list(program.edges.values()), seeds)
+        named = {key: None if g is None else recorder.define(g) for key, g in zip(program.edges, grads)}
+        calls: tuple[BoundSymbol, ...] = (*forward, *recorder.calls)
+    finally:
+        recorder.calls, recorder.backward_phase = forward, False
+    outputs = tuple(recorder.proxy(program.fake(name)) for name in (*targets, *plain))
+    primals = tuple(item.proxy for item in recorder.inputs)
+    gradients = tuple(named.get(p.name) for p in primals)
+    return Trace("joint", (*primals, *cotangents), calls, (outputs, gradients), dict(recorder.constants))
+
+
+def _cotangent(recorder: Recorder, fake: torch.Tensor, name: str) -> torch.Tensor:
+    with recorder.fake_mode, torch.no_grad():
+        seed = torch.empty_like(fake)
+    recorder._define(seed, recorder.unique_name(f"grad_{name}"))
+    return seed
+
+
+def _gradients(outputs: list[torch.Tensor], edges: list[Any], seeds: list[torch.Tensor]) -> list[torch.Tensor | None]:
+    if not edges or not outputs:
+        return [None] * len(edges)
+    with torch._C.DisableTorchFunction():
+        return list(torch.autograd.grad(outputs, edges, seeds, retain_graph=True, allow_unused=True))

@@ -1,0 +1,372 @@
+"""The recorder: what the program called, over what the dispatcher did, over fake tensors.
+
+Method: a `TorchFunctionMode` sees the program's calls, a `TorchDispatchMode` below it the dispatcher calls that each
+of them makes, and a `FakeTensorMode` below that gives metadata without data. Autograd runs in between as it always
+does, so whatever depends on it behaves as in eager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from types import MethodWrapperType
+from typing import Any, NoReturn
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fulgurite.ir import BoundSymbol, Proxy, Symbol, TensorProxy, Trace, is_proxy, symbol_of
+from fulgurite.ir.errors import TraceError
+from fulgurite.ir.printer import identifier
+from fulgurite.ir.tree import leaves, map_leaves
+from fulgurite.trace import meta
+from fulgurite.trace.generator import recorded_generator
+from fulgurite.trace.rules import apply_rule, rule_for
+from fulgurite.trace.source import whereabouts
+
+_LIFT = torch.ops.aten.lift_fresh.default
+_FRESH = symbol_of(torch.ops.aten.lift_fresh_copy.default)
+_SHALLOW = {"prim", "profiler"}
+
+
+@dataclass(frozen=True)
+class Input:
+    """A tensor that a trace reads: the real one, its stand-in, its proxy, and the source that gives it at a call."""
+
+    proxy: TensorProxy
+    fake: torch.Tensor
+    real: torch.Tensor
+    source: str
+
+
+Locate = Callable[[torch.Tensor], "tuple[str, str] | None"]
+"""Finds where a real tensor lives: the source that gives it, and a name for it."""
+
+
+class Recorder:
+    """Builds the calls of one trace while a program runs on fake tensors."""
+
+    def __init__(self, locate: Locate, modules: dict[int, str]) -> None:
+        self.fake_mode = FakeTensorMode()
+        self.locate = locate
+        self.modules = modules
+        self.inputs: list[Input] = []
+        self.calls: list[BoundSymbol] = []
+        self.open: list[BoundSymbol] | None = None
+        self.constants: dict[str, Any] = {}
+        self.failure: TraceError | None = None
+        self.backward_phase = False
+        self.active_rules: set[str] = set()
+        self.tensors: dict[str, torch.Tensor] = {}
+        self.autocast = False
+        self._names: set[str] = set()
+        self._count = 0
+        self._proxies: dict[int, tuple[torch.Tensor, TensorProxy]] = {}
+        self._storages: dict[int, int] = {}
+        self._fakes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._sequence = -1
+        self._forward_of: dict[int, str] = {}
+
+    # -- values -------------------------------------------------------------------------------------------------
+
+    def add_input(self, real: torch.Tensor, source: str, name: str) -> torch.Tensor:
+        """The fake tensor that stands for `real` from now on."""
+        known = self._fakes.get(id(real))
+        if known is not None:
+            return known[1]
+        fake = real if isinstance(real, FakeTensor) else self.fake_mode.from_tensor(real, static_shapes=True)
+        proxy = self._define(fake, self.unique_name(name))
+        self._fakes[id(real)] = (real, fake)
+        self.inputs.append(Input(proxy, fake, real, source))
+        return fake
+
+    def unique_name(self, hint: str) -> str:
+        """A name that no other value of the trace has."""
+        name = identifier(hint, self._names)
+        self._names.add(name)
+        return name
+
+    def proxy(self, tensor: torch.Tensor) -> TensorProxy:
+        """The proxy of a fake tensor that the recording has made."""
+        known = self._proxies.get(id(tensor))
+        if known is None:
+            self.refuse("a tensor that was not made by the traced program is used in it", "pass it as an argument")
+        return known[1]
+
+    def saved_proxies(self, names: list[str]) -> list[TensorProxy]:
+        """Proxies by name."""
+        return [self.proxy(self.tensors[name]) for name in names]
+
+    def define(self, tensor: torch.Tensor) -> TensorProxy:
+        """The proxy of an op's output: the known one, or a new one where it is new or changed its metadata."""
+        known = self._proxies.get(id(tensor))
+        if known is not None and known[1].shape == tuple(tensor.shape) and known[1].stride == _stride(tensor):
+            return known[1]
+        name = f"t{self._count}"
+        self._count += 1
+        return self._define(tensor, name)
+
+    def _define(self, tensor: torch.Tensor, name: str) -> TensorProxy:
+        strided = tensor.layout is torch.strided
+        storage = tensor.untyped_storage()._cdata if strided else id(tensor)
+        proxy = TensorProxy(
+            name,
+            tuple(tensor.shape),
+            _stride(tensor),
+            tensor.dtype,
+            tensor.device,
+            tensor.requires_grad,
+            self._storages.setdefault(storage, len(self._storages)),
+            tensor.storage_offset() if strided else None,
+            tensor.layout,
+        )
+        self._proxies[id(tensor)] = (tensor, proxy)
+        self.tensors[name] = tensor
+        return proxy
+
+    def adopt(self, tree: Any) -> Any:
+        """The same arguments with every real tensor replaced by its stand-in."""
+        if any(isinstance(leaf, torch.Tensor) and not isinstance(leaf, FakeTensor) for leaf in leaves(tree)):
+            return map_leaves(self._adopt, tree)
+        return tree
+
+    def _adopt(self, leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or isinstance(leaf, FakeTensor):
+            return leaf
+        known = self._fakes.get(id(leaf))
+        if known is not None:
+            return known[1]
+        found = self.locate(leaf)
+        if found is None:
+            self.refuse(
+                f"the program uses a tensor of shape {tuple(leaf.shape)} and Fulgurite can't tell where it lives",
+                "pass it as an argument, or keep it in an attribute, a global or a closure variable",
+            )
+        return self.add_input(leaf, *found)
+
+    def release(self) -> None:
+        """Let go of the real tensors; the fake ones stay, so that a backward can still be recorded."""
+        self._fakes.clear()
+        self.inputs = [replace(item, real=item.fake) for item in self.inputs]
+
+    def knows(self, real: torch.Tensor) -> bool:
+        """Whether a real tensor is an input already."""
+        return id(real) in self._fakes
+
+    def proxies(self, tree: Any) -> Any:
+        """The same arguments with every fake tensor replaced by its proxy."""
+        return map_leaves(lambda leaf: self.proxy(leaf) if isinstance(leaf, torch.Tensor) else leaf, tree)
+
+    # -- calls --------------------------------------------------------------------------------------------------
+
+    def call(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run a call of the program and record it with the dispatcher calls that it makes."""
+        named = None if isinstance(fn, MethodWrapperType) else (self.proxies(args), self.proxies(kwargs))
+        self.autocast |= torch._C._is_any_autocast_enabled()
+        self.open = subs = []
+        try:
+            out = fn(*args, **kwargs)
+        except Exception as error:
+            self.open = None
+            self._call_failed(fn, args, kwargs, error)
+        self.open = None
+        self._refuse_outside_data(fn, out)
+        if subs:
+            args, kwargs = named or (self.proxies(args), self.proxies(kwargs))
+            self._append(symbol_of(fn), args, kwargs, map_leaves(self._output, out), tuple(subs))
+        return out
+
+    def op(self, op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+        """Run a dispatcher call and record it."""
+        named = self.proxies((args, kwargs)) if "mutates" in symbol_of(op).tags else None
+        try:
+            out = meta.infer(op, args, kwargs, self.fake_mode)
+        except meta.NEEDS_DATA:
+            self.refuse(
+                f"{symbol_of(op).name} needs the data of a tensor, which is not there while tracing",
+                "keep the value in a tensor (torch.where instead of if), or leave this part outside of fg.jit",
+            )
+        args, kwargs = named or self.proxies((args, kwargs))
+        self._append(symbol_of(op), args, kwargs, map_leaves(self._output, out))
+        return out
+
+    def constant(self, real: torch.Tensor) -> Any:
+        """A tensor that the program makes of Python data (`torch.tensor([1, 2])`): fresh memory at every call."""
+        value = real.detach().clone()
+        self.constants[self.unique_name("constant")] = value
+        out = _LIFT(real)
+        self._append(_FRESH, (value,), {}, self._output(out))
+        return out
+
+    def note(self, symbol: Symbol, args: tuple[Any, ...], output: Any) -> None:
+        """Record a call that does not reach the dispatcher."""
+        self._append(symbol, self.proxies(args), {}, map_leaves(self._output, output))
+
+    def _output(self, leaf: Any) -> Any:
+        return self.define(leaf) if isinstance(leaf, torch.Tensor) else leaf
+
+    def _append(
+        self, symbol: Symbol, args: Any, kwargs: Any, output: Any, subs: tuple[BoundSymbol, ...] = ()
+    ) -> None:
+        bsym = BoundSymbol(symbol, tuple(args), kwargs, output, subs)
+        bsym = self._link(bsym)
+        if self.open is not None:
+            self.open.append(bsym)
+            return
+        if not self.backward_phase:
+            source, module = whereabouts(self.modules)
+            bsym = replace(bsym, source=source, module=module)
+        self.calls.append(bsym)
+
+    def _link(self, bsym: BoundSymbol) -> BoundSymbol:
+        """Tie ops that an autograd node runs to the forward op that made the node, by autograd's sequence number."""
+        if bsym.subsymbols:
+            ran_autograd = any("gradient" in sub.tags for sub in bsym.subsymbols)
+            return replace(bsym, tags=bsym.tags | {"autograd"}) if ran_autograd else bsym
+        tags = frozenset({"backward"}) if self.backward_phase else frozenset()
+        node = torch._C._current_autograd_node()
+        if node is not None:
+            forward = self._forward_of.get(node._sequence_nr())
+            return replace(bsym, forward=forward, tags=tags | {"gradient"})
+        sequence = torch.autograd._get_sequence_nr()  # private: the public profiler shows it only afterwards
+        if sequence > self._sequence and bsym.outputs:
+            self._forward_of.setdefault(sequence - 1, bsym.outputs[0].name)
+        self._sequence = sequence
+        return replace(bsym, tags=tags) if tags else bsym
+
+    # -- refusals -----------------------------------------------------------------------------------------------
+
+    def refuse(self, what: str, instead: str) -> NoReturn:
+        """Raise a TraceError for the user's line, and keep it in case the program swallows it."""
+        source, module = whereabouts(self.modules)
+        where = f"{source.file}:{source.line}: " if source else ""
+        inside = f" (in {module})" if module else ""
+        self.failure = error = TraceError(f"{where}{what}{inside}; {instead}")
+        raise error
+
+    def _call_failed(self, fn: Callable[..., Any], args: Any, kwargs: Any, error: Exception) -> NoReturn:
+        """Give eager's own exception; where eager would not raise, say that the call can't be traced."""
+        if isinstance(error, TraceError) or torch._C._current_autograd_node() is not None:
+            raise error
+        name = symbol_of(fn).name
+        try:
+            meta.probe(fn, args, kwargs)
+        except Exception as eager_error:
+            self._annotate(eager_error, name, args, kwargs)
+            raise eager_error from (None if str(eager_error) == str(error) else error)
+        if type(error).__module__.startswith("torch._subclasses") or not _reached_dispatcher(error):
+            self.refuse(
+                f"{name} needs real data or memory, which is not there while tracing ({type(error).__name__}: {error})",
+                "leave this part outside of fg.jit",
+            )
+        raise error
+
+    def _annotate(self, error: Exception, name: str, args: Any, kwargs: Any) -> None:
+        source, module = whereabouts(self.modules)
+        types = ", ".join(p.type_string for p in leaves(self.proxies((args, kwargs))) if is_proxy(p))
+        where = f"{source.file}:{source.line}" if source else "unknown line"
+        inside = f", in {module}" if module else ""
+        if hasattr(error, "add_note"):
+            error.add_note(f"while fulgurite traced {where}{inside}: {name}({types})")
+
+    def _refuse_outside_data(self, fn: Callable[..., Any], out: Any) -> None:
+        for leaf in leaves(out):
+            real = isinstance(leaf, torch.Tensor) and not isinstance(leaf, FakeTensor)
+            if real and not self.knows(leaf) and self.locate(leaf) is None:
+                self.refuse(f"{symbol_of(fn).name} makes a tensor of data outside of torch", "pass it as an argument")
+
+    # -- the result ---------------------------------------------------------------------------------------------
+
+    def trace(self, name: str, output: Any) -> Trace:
+        """What was recorded until now."""
+        inputs: tuple[Proxy, ...] = tuple(item.proxy for item in self.inputs)
+        return Trace(name, inputs, tuple(self.calls), output, dict(self.constants))
+
+
+def _reached_dispatcher(error: Exception) -> bool:
+    """Whether the exception comes from a dispatcher call below our mode, not from the call itself."""
+    step = error.__traceback__
+    while step is not None:
+        if step.tb_frame.f_code is _OpMode.__torch_dispatch__.__code__:
+            return True
+        step = step.tb_next
+    return False
+
+
+def _stride(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    return tuple(tensor.stride()) if tensor.layout is torch.strided else None
+
+
+class _OpMode(TorchDispatchMode):
+    """Sees every dispatcher call, below autograd and autocast."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace in _SHALLOW:  # metadata queries such as prim.device are no ops
+            return func(*args, **kwargs)
+        if func is _LIFT and not isinstance(args[0], FakeTensor) and not self.recorder.knows(args[0]):
+            return self.recorder.constant(args[0])
+        return self.recorder.op(func, self.recorder.adopt(args), self.recorder.adopt(kwargs))
+
+
+class _CallMode(TorchFunctionMode):
+    """Sees every call that the program makes of a torch function, method or property."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        recorder = self.recorder
+        args, kwargs = recorder.adopt(args), recorder.adopt(kwargs or {})
+        if isinstance(func, MethodWrapperType) and func.__name__ != "__get__":
+            _check_setter(recorder, func, args)
+        rule = rule_for(func)
+        if rule is not None and rule.name not in recorder.active_rules:
+            recorder.active_rules.add(rule.name)
+            try:
+                with self:
+                    return apply_rule(rule, args, kwargs)
+            finally:
+                recorder.active_rules.discard(rule.name)
+        if recorder.open is not None:
+            return func(*args, **kwargs)
+        return recorder.call(func, args, kwargs)
+
+
+def _check_setter(recorder: Recorder, setter: Any, args: tuple[Any, ...]) -> None:
+    attribute = getattr(setter.__self__, "__name__", "")
+    is_input = any(item.fake is args[0] for item in recorder.inputs)
+    if attribute == "data" or is_input:
+        recorder.refuse(f"the program assigns .{attribute} of a tensor", "do that outside of fg.jit")
+
+
+@contextmanager
+def recording(recorder: Recorder) -> Iterator[None]:
+    """Run the block under the recorder's modes; everything global is afterwards as it was."""
+    with ExitStack() as stack:
+        stack.enter_context(recorded_generator(recorder))
+        stack.callback(torch.clear_autocast_cache)
+        stack.enter_context(recorder.fake_mode)
+        stack.enter_context(_OpMode(recorder))
+        stack.enter_context(_CallMode(recorder))
+        try:
+            yield
+        except Exception as error:
+            if not hasattr(error, "trace") or getattr(error, "trace", None) is None:
+                error.trace = recorder.trace("partial", ())  # type: ignore[attr-defined]
+            raise
+    if recorder.failure is not None:
+        raise recorder.failure
+

@@ -1,0 +1,125 @@
+"""Gradient rules of symbols: an augmented forward and a backward that replace what autograd would do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fulgurite.ir import Symbol
+
+
+@dataclass
+class Rule:
+    """The two halves of a gradient rule; either may be registered first."""
+
+    name: str
+    augmented_forward: Callable[..., Any] | None = None
+    backward: Callable[..., Any] | None = None
+
+
+_rules: dict[Any, Rule] = {}
+
+changes = 0
+"""How often a rule was registered or forgotten; traces that were made before are made again."""
+
+
+def _key(target: Any) -> Any:
+    fn = target.fn if isinstance(target, Symbol) else target
+    return getattr(fn, "_opoverload", fn)
+
+
+def _rule(target: Any) -> Rule:
+    key = _key(target)
+    return _rules.setdefault(key, Rule(getattr(target, "name", None) or str(key)))
+
+
+def register_augmented_forward(symbol: Symbol | Callable[..., Any]) -> Callable[..., Any]:
+    """Register, as a decorator, how a symbol runs when its gradient may be asked for.
+
+    The decorated function takes the call's arguments and returns `(output, saved)`: the symbol's output (a tensor or
+    a tuple of tensors) and a tuple of what the backward needs (tensors or anything else). It is written in torch and
+    is traced. It counts only once a backward is registered too.
+
+    Args:
+        symbol: a Symbol, or the torch function or operator itself, as the program calls it.
+    """
+
+    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
+        _rule(symbol).augmented_forward = fn
+        _changed()
+        return fn
+
+    return register
+
+
+def register_backward(symbol: Symbol | Callable[..., Any]) -> Callable[..., Any]:
+    """Register, as a decorator, how the gradients of a symbol are made.
+
+    The decorated function takes what the augmented forward saved, then one cotangent for each output (None where an
+    output is unused), and returns one gradient for each positional argument of the call, None for those that have
+    none; a single gradient need not be in a tuple. A gradient has the shape of its argument.
+    """
+
+    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
+        _rule(symbol).backward = fn
+        _changed()
+        return fn
+
+    return register
+
+
+def deregister(symbol: Symbol | Callable[..., Any]) -> None:
+    """Forget the rules of a symbol."""
+    _rules.pop(_key(symbol), None)
+    _changed()
+
+
+def _changed() -> None:
+    global changes
+    changes += 1
+
+
+def rule_for(fn: Callable[..., Any]) -> Rule | None:
+    """The complete rule of a function that the program calls; None for nearly all."""
+    if not _rules:
+        return None
+    found = _rules.get(fn)
+    if found is None and isinstance(fn, torch._ops.OpOverloadPacket):
+        found = next((_rules[op] for op in _overloads(fn) if op in _rules), None)
+    if found is None and isinstance(fn, torch._ops.OpOverload):
+        found = _rules.get(fn.overloadpacket)
+    return found if found and found.augmented_forward and found.backward else None
+
+
+def _overloads(packet: torch._ops.OpOverloadPacket) -> Iterable[Any]:
+    return [getattr(packet, name) for name in packet.overloads()]
+
+
+def apply_rule(rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run the rule as an autograd function."""
+    return _RuleFunction.apply(rule, kwargs, *args)
+
+
+class _RuleFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rule: Rule, kwargs: dict[str, Any], *args: Any) -> Any:
+        assert rule.augmented_forward is not None
+        output, saved = rule.augmented_forward(*args, **kwargs)
+        ctx.rule, ctx.count = rule, len(args)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*(value for value in saved if isinstance(value, torch.Tensor)))
+        ctx.other = [None if isinstance(value, torch.Tensor) else (value,) for value in saved]
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        tensors = iter(ctx.saved_tensors)
+        saved = [next(tensors) if other is None else other[0] for other in ctx.other]
+        grads = ctx.rule.backward(*saved, *cotangents)
+        grads = tuple(grads) if isinstance(grads, (tuple, list)) else (grads,)
+        if len(grads) > ctx.count:
+            raise RuntimeError(f"backward of {ctx.rule.name} returned {len(grads)} gradients for {ctx.count} arguments")
+        return (None, None, *grads, *[None] * (ctx.count - len(grads)))

@@ -1,0 +1,108 @@
+"""Containers of values: taking arguments and results apart, and putting results together again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree  # private: the registry that libraries put their output classes into
+
+Path = tuple[str, ...]
+"""How to reach a part: source fragments such as `[0]`, `['key']`, `.field`, applied in order."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """A container taken apart: its children, how to reach each, and how to make a like container of others."""
+
+    accessors: tuple[str, ...]
+    children: tuple[Any, ...]
+    rebuild: Callable[[Sequence[Any]], Any]
+
+
+def parts_of(value: Any, *, objects: bool = False) -> Parts | None:
+    """`value` taken apart, or None for a leaf.
+
+    Lists, tuples, named tuples, dicts, dataclasses, and what is registered with `torch.utils._pytree`. With
+    `objects`, also any other object with a `__dict__`, which is rebuilt as a new object of its class.
+    """
+    kind = type(value)
+    if kind is list or kind is tuple:
+        return Parts(_indices(value), tuple(value), kind)
+    if isinstance(value, tuple) and kind is not torch.Size:
+        make = getattr(kind, "_make", kind)
+        return Parts(_indices(value), tuple(value), make)
+    if kind is dict:
+        return Parts(_keys(value), tuple(value.values()), lambda items, keys=tuple(value): dict(zip(keys, items)))
+    if kind in _pytree.SUPPORTED_NODES and not isinstance(value, (tuple, list)):
+        return _registered(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value)]
+        return _attributes(value, {name: getattr(value, name) for name in names if hasattr(value, name)})
+    if objects and _is_plain_object(value):
+        return _attributes(value, dict(vars(value)))
+    return None
+
+
+def _indices(value: Sequence[Any]) -> tuple[str, ...]:
+    return tuple(f"[{i}]" for i in range(len(value)))
+
+
+def _keys(value: dict[Any, Any]) -> tuple[str, ...]:
+    return tuple(f"[{key!r}]" for key in value)
+
+
+def _registered(value: Any) -> Parts:
+    node = _pytree.SUPPORTED_NODES[type(value)]
+    children, context = node.flatten_fn(value)
+    accessors = _keys(value) if isinstance(value, dict) else tuple(f".flatten[{i}]" for i in range(len(children)))
+    return Parts(accessors, tuple(children), lambda items: node.unflatten_fn(list(items), context))
+
+
+def _attributes(value: Any, fields: dict[str, Any]) -> Parts:
+    kind = type(value)
+
+    def rebuild(items: Sequence[Any]) -> Any:
+        made = kind.__new__(kind)
+        for name, item in zip(fields, items):
+            object.__setattr__(made, name, item)
+        return made
+
+    return Parts(tuple(f".{name}" for name in fields), tuple(fields.values()), rebuild)
+
+
+def _is_plain_object(value: Any) -> bool:
+    if isinstance(value, (type, torch.Tensor, torch.nn.Module)) or callable(value) or not hasattr(value, "__dict__"):
+        return False
+    return type(value).__module__.split(".")[0] not in ("builtins", "torch", "types")
+
+
+def walk(value: Any, path: Path = (), *, objects: bool = False) -> Iterator[tuple[Path, Any]]:
+    """Every leaf with the path to it, in order. An object met again inside itself is a leaf.
+
+    >>> list(walk({"a": [1, 2]}))
+    [(("['a']", '[0]'), 1), (("['a']", '[1]'), 2)]
+    """
+    yield from _walk(value, path, objects, ())
+
+
+def _walk(value: Any, path: Path, objects: bool, above: tuple[int, ...]) -> Iterator[tuple[Path, Any]]:
+    parts = None if id(value) in above else parts_of(value, objects=objects)
+    if parts is None:
+        yield path, value
+        return
+    for accessor, child in zip(parts.accessors, parts.children):
+        yield from _walk(child, (*path, accessor), objects, (*above, id(value)))
+
+
+def replace_leaves(value: Any, fn: Callable[[Any], Any], *, objects: bool = False) -> Any:
+    """The same structure with `fn` applied to each leaf; a part in which nothing changed is kept as it is."""
+    parts = parts_of(value, objects=objects)
+    if parts is None:
+        return fn(value)
+    children = [replace_leaves(child, fn, objects=objects) for child in parts.children]
+    if all(new is old for new, old in zip(children, parts.children)) and type(value) not in (list, dict):
+        return value
+    return parts.rebuild(children)

@@ -1,0 +1,21 @@
+"""From trace to trace: a pass is a plain function in the file of its name."""
+
+from fulgurite.transforms.common_subexpressions import common_subexpressions
+from fulgurite.transforms.dead_code import dead_code
+from fulgurite.transforms.flatten import flatten
+from fulgurite.transforms.last_use import last_use
+from fulgurite.transforms.no_ops import no_ops
+from fulgurite.transforms.pipeline import DEFAULT_PASSES, Pass, run
+from fulgurite.transforms.split import split
+
+__all__ = [
+    "DEFAULT_PASSES",
+    "Pass",
+    "common_subexpressions",
+    "dead_code",
+    "flatten",
+    "last_use",
+    "no_ops",
+    "run",
+    "split",
+]

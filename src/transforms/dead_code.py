@@ -1,0 +1,31 @@
+"""dead_code: drop calls whose results nothing uses.
+
+Kept whatever uses them: writes to memory that is an input's or is read later, random draws (the stream advances),
+custom ops (their body may do anything), and calls that define nothing.
+"""
+
+from __future__ import annotations
+
+from fulgurite.ir import BoundSymbol, Trace
+
+
+def dead_code(trace: Trace) -> Trace:
+    """The trace without the calls that have no effect on its result."""
+    live = {p.name for p in trace.output_proxies}
+    storages = {p.storage for p in (*trace.inputs, *trace.output_proxies)}
+    kept: list[BoundSymbol] = []
+    for bsym in reversed(trace.bound_symbols):
+        if not _is_needed(bsym, live, storages):
+            continue
+        kept.append(bsym)
+        live.update(p.name for p in bsym.inputs)
+        storages.update(p.storage for p in bsym.inputs)
+    return trace.after("dead_code", kept[::-1])
+
+
+def _is_needed(bsym: BoundSymbol, live: set[str], storages: set[int]) -> bool:
+    if any(p.name in live for p in bsym.outputs) or bsym.written & storages:
+        return True
+    if bsym.all_tags & {"random", "custom"}:
+        return True
+    return not bsym.outputs and not bsym.written
