@@ -166,7 +166,8 @@ class _Builder:
         """Every module that the program could reach is as it was: children, mode, hooks."""
         any_hook = self.names.bind("any_global_hook", torch.nn.modules.module._has_any_global_hook)
         if self.program.locator.modules:
-            self.require(f"{any_hook}() is {torch.nn.modules.module._has_any_global_hook()}", "global module hooks")
+            state = bool(torch.nn.modules.module._has_any_global_hook())
+            self.require(f"bool({any_hook}()) is {state}", "global module hooks")
         for module, source, path in self.program.locator.modules.values():
             self._module(module, source, path or "module")
 

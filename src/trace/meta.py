@@ -12,7 +12,9 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
-from torch.utils._python_dispatch import _disable_current_modes  # private: no public way to step out of all modes
+from torch.utils._python_dispatch import (
+    _disable_current_modes as outside_all_modes,  # private: no public way to step out of all modes
+)
 
 from fulgurite.ir.tree import leaves, map_leaves
 
@@ -25,7 +27,7 @@ def probe(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     This tells a fake kernel that is missing or wrong from a call that fails in eager too: eager's own exception
     comes out of it. Random draws are undone.
     """
-    with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.random.fork_rng(devices=[]):
+    with outside_all_modes(), torch._C.DisableTorchFunction(), torch.random.fork_rng(devices=[]):
         return fn(*map_leaves(_zeros, args), **map_leaves(_zeros, kwargs))
 
 

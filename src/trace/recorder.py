@@ -23,7 +23,7 @@ from fulgurite.ir.errors import TraceError
 from fulgurite.ir.printer import identifier
 from fulgurite.ir.tree import leaves, map_leaves
 from fulgurite.trace import meta
-from fulgurite.trace.generator import recorded_generator
+from fulgurite.trace.disguise import recorded_generator, unseen_mode
 from fulgurite.trace.rules import apply_rule, rule_for
 from fulgurite.trace.source import whereabouts
 
@@ -195,7 +195,8 @@ class Recorder:
 
     def constant(self, real: torch.Tensor) -> Any:
         """A tensor that the program makes of Python data (`torch.tensor([1, 2])`): fresh memory at every call."""
-        value = real.detach().clone()
+        with meta.outside_all_modes():
+            value = real.detach().clone()
         self.constants[self.unique_name("constant")] = value
         out = _LIFT(real)
         self._append(_FRESH, (value,), {}, self._output(out))
@@ -357,6 +358,7 @@ def recording(recorder: Recorder) -> Iterator[None]:
     """Run the block under the recorder's modes; everything global is afterwards as it was."""
     with ExitStack() as stack:
         stack.enter_context(recorded_generator(recorder))
+        stack.enter_context(unseen_mode())
         stack.callback(torch.clear_autocast_cache)
         stack.enter_context(recorder.fake_mode)
         stack.enter_context(_OpMode(recorder))

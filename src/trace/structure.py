@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree  # private: the registry that libraries put their output classes into
 
+from fulgurite.ir import is_proxy
+
 Path = tuple[str, ...]
 """How to reach a part: source fragments such as `[0]`, `['key']`, `.field`, applied in order."""
 
@@ -29,6 +31,8 @@ def parts_of(value: Any, *, objects: bool = False) -> Parts | None:
     `objects`, also any other object with a `__dict__`, which is rebuilt as a new object of its class.
     """
     kind = type(value)
+    if is_proxy(value):
+        return None
     if kind is list or kind is tuple:
         return Parts(_indices(value), tuple(value), kind)
     if isinstance(value, tuple) and kind is not torch.Size:

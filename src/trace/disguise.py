@@ -1,4 +1,9 @@
-"""The default random generator while recording: seeding and saving its state become calls of the trace."""
+"""What a program may ask about its surroundings while it is recorded, answered as in eager.
+
+The default random generator: seeding it, and saving and restoring its state, become calls of the trace. Whether torch
+functions are overridden: PyTorch's own modules leave their fast paths where they are, and the recorder's mode must
+not count.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from fulgurite.ir import Symbol
 
@@ -74,3 +80,24 @@ def recorded_generator(recorder: Recorder) -> Iterator[None]:
     finally:
         torch.random.default_generator = real
         real.set_state(state)
+
+
+_override_query = torch.overrides.has_torch_function
+
+
+def _has_torch_function(args: Any) -> bool:
+    plain = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor)
+    return any(isinstance(arg, torch.Tensor) and type(arg) not in plain for arg in args)
+
+
+@contextmanager
+def unseen_mode() -> Iterator[None]:
+    """Answer `torch.overrides.has_torch_function` as if no mode were active.
+
+    `torch.nn` asks it through the module attribute; torch's functions have their own references, which stay.
+    """
+    torch.overrides.has_torch_function = _has_torch_function
+    try:
+        yield
+    finally:
+        torch.overrides.has_torch_function = _override_query
