@@ -72,7 +72,7 @@ class Compiler:
         else:
             body, stages, names = self._inference(list(program.outputs))
             if torch.is_grad_enabled() and any(item.fake.requires_grad for item in program.recorder.inputs):
-                body = torch.no_grad()(body)
+                body = _below_autograd(body)
         return rebuilding(program, body, names), stages
 
     def _inference(self, names: list[str]) -> tuple[Callable[..., Any], list[Trace], list[str]]:
@@ -89,7 +89,7 @@ class Compiler:
         returned = [name for name in (*plan.targets, *plan.plain)]
         if not plan.targets:
             body, stages, _ = self._inference(returned)
-            body = torch.no_grad()(body)
+            body = _below_autograd(body)
         else:
             body, stages = self._differentiable(plan)
         finish = self._finish(plan, returned)
@@ -119,7 +119,8 @@ class Compiler:
         augmented, pulled = self._split(joint, sum(given) if failure is None else 0)
         forward = self._optimise(augmented, (common_subexpressions, dead_code))
         saved = [p.name for p in augmented.output[1]]
-        pair = Pair(self.program, plan, self._code(forward), saved, self._backward, failure=failure)
+        body = _below_autograd(self._code(forward))
+        pair = Pair(self.program, plan, body, saved, self._backward, failure=failure)
         if failure is None:
             pair.backwards[given] = self._compile_backward(pulled)
         return autograd_function(pair), list(forward.history)
@@ -194,6 +195,24 @@ def _without_autocast(body: Callable[..., Any]) -> Callable[..., Any]:
             return body(*inputs)
 
     return run_without_autocast
+
+
+def _below_autograd(body: Callable[..., Any]) -> Callable[..., Any]:
+    """Run without building a graph, with grad mode as the recorded program had it, which some kernels look at.
+
+    Private: `torch.no_grad` would also change what those kernels see.
+    """
+
+    def run_below_autograd(*inputs: Any) -> Any:
+        before = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(True)
+        try:
+            with torch._C._AutoDispatchBelowAutograd():
+                return body(*inputs)
+        finally:
+            torch._C._set_grad_enabled(before)
+
+    return run_below_autograd
 
 
 def rebuilding(program: Program, body: Callable[..., Any], names: list[str]) -> Callable[..., Any]:

@@ -20,6 +20,7 @@ from fulgurite.compile import Compiler, Options, Specialisation, Times, timed
 from fulgurite.executors import TORCH, Executor, get_executor
 from fulgurite.ir import Trace
 from fulgurite.ir.errors import TraceError
+from fulgurite.ir.printer import add_place
 from fulgurite.trace.guards import Miss, Prologue, build_prologue, state_guard
 from fulgurite.trace.program import Program, capture, is_tracing, record_backward
 from fulgurite.transforms import Pass
@@ -71,7 +72,11 @@ class Specialisations:
             inputs = entry.prologue.run(args, kwargs)
             if type(inputs) is not Miss:
                 self.stats.hits += 1
-                return entry.run(*inputs)
+                try:
+                    return entry.run(*inputs)
+                except Exception as error:
+                    add_place(error)
+                    raise
         return self._miss(args, kwargs)
 
     def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -87,7 +92,11 @@ class Specialisations:
                 return self._give_up(args, kwargs)
             entry, inputs = self._specialise(args, kwargs)
         self.stats.misses += 1
-        return entry.run(*inputs)
+        try:
+            return entry.run(*inputs)
+        except Exception as error:
+            add_place(error)
+            raise
 
     def _specialise(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Specialisation, list[torch.Tensor]]:
         reasons = [entry.prologue.run(args, kwargs).reason for entry in self.entries[:1]]

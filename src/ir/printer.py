@@ -8,6 +8,7 @@ import linecache
 import math
 import os
 import re
+import weakref
 from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -184,6 +185,7 @@ def compile_source(lines: list[str], name: str, namespace: dict[str, Any]) -> Ca
     file = f"<fulgurite {name} {next(_serial)}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     exec(compile(source, file, "exec"), namespace)
+    weakref.finalize(namespace[name], linecache.cache.pop, file, None)
     return namespace[name]  # type: ignore[no-any-return]
 
 
@@ -196,4 +198,22 @@ def execute(trace: Trace) -> Callable[..., Any]:
 def generate(trace: Trace) -> Callable[..., Any]:
     """The same function as `execute` gives, with every callable and constant bound to a global of its own."""
     names = Namespace(dict(trace.constants), short=True)
-    return compile_source(_function(trace, names, comments=False), trace.name, names.globals)
+    lines = _function(trace, names, comments=False)
+    body = compile_source(lines, trace.name, names.globals)
+    places = {i + 2: _place(bsym) for i, bsym in enumerate(trace.bound_symbols)}
+    _places[body.__code__.co_filename] = places
+    weakref.finalize(body, _places.pop, body.__code__.co_filename, None)
+    return body
+
+
+_places: dict[str, dict[int, str]] = {}
+
+
+def add_place(error: BaseException) -> None:
+    """Add to an exception from generated code a note with the user's line behind it (Python 3.11 and later)."""
+    step = error.__traceback__
+    while step is not None:
+        place = _places.get(step.tb_frame.f_code.co_filename, {}).get(step.tb_lineno)
+        if place and hasattr(error, "add_note"):
+            error.add_note(f"traced from {place}")
+        step = step.tb_next

@@ -22,12 +22,11 @@ import torch
 from torch._C._dynamo.guards import GlobalStateGuard, TensorGuards
 from torch.autograd import forward_ad
 
-from fulgurite.ir.printer import Namespace, compile_source, identifier
+from fulgurite.ir.printer import Namespace, compile_source
 from fulgurite.trace import rules
 from fulgurite.trace.program import Program
 from fulgurite.trace.structure import parts_of
 
-_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _BY_IDENTITY = (type(None), bool, type(Ellipsis), torch.dtype, torch.layout, torch.memory_format, type, enum.Enum)
 _BY_VALUE = (int, str, bytes, complex, torch.device, torch.Size, range)
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
@@ -90,6 +89,11 @@ class _Builder:
         self.require(f"{modes}() == {torch._C._len_torch_function_stack()}", "active torch function modes changed")
         self.require(f"{dual}._current_level < 0", "forward-mode AD is active")
         self.require(f"{table}.changes == {rules.changes}", "a gradient rule was registered")
+        ops = {call.symbol.fn for call in self.program.trace.flat() if "custom" in call.symbol.tags}
+        for op in sorted(ops, key=str):
+            check, name = self.names.bind("formula_of", rules.formula_of), self.names.bind("op", op)
+            formula = self.names.bind("formula", rules.formula_of(op))
+            self.require(f"{check}({name}) == {formula}", f"autograd formula or fake kernel of {op}")
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.require(f"len(args) == {len(args)}", "number of positional arguments")
@@ -142,11 +146,6 @@ class _Builder:
             bound = self.names.literal(value)
             name = self.names.bind(kind.__name__, kind)
             self.require(f"type({expr}) is {name} and {expr} == {bound}", f"{source} is {value!r:.40}")
-        elif isinstance(value, (numpy.ndarray, set, bytearray)):
-            self.program.recorder.refuse(
-                f"argument {source} is a {kind.__name__}, whose contents a trace can't follow",
-                "pass a tensor (torch.as_tensor) or a list or tuple",
-            )
         else:
             self._object(expr, source, value)
 
@@ -270,11 +269,3 @@ def _sparse_test(real: torch.Tensor) -> Callable[[Any], bool]:
 
 def _sparse_metadata(tensor: Any) -> tuple[Any, ...]:
     return (type(tensor), tensor.layout, tensor.dtype, tensor.shape, tensor.device, tensor.requires_grad)
-
-
-def unsupported(value: Any) -> bool:
-    """Whether an argument is a tensor of a subclass, which a trace would lose."""
-    return isinstance(value, torch.Tensor) and type(value) not in _PLAIN_TENSORS
-
-
-__all__ = ["Miss", "Prologue", "aliasing", "build_prologue", "identifier", "state_guard", "unsupported"]

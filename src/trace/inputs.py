@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from fulgurite.ir.printer import Namespace
 from fulgurite.trace.source import is_users
@@ -22,47 +25,31 @@ class Locator:
     the closures and globals of the user's functions, and runs only when a tensor is met that is no argument.
     """
 
-    def __init__(self, fn: Any, namespace: Namespace) -> None:
-        self.fn = fn
+    def __init__(self, fn: Any, namespace: Namespace, arguments: Sequence[tuple[Any, str, str]]) -> None:
         self.namespace = namespace
         self.modules: dict[int, tuple[torch.nn.Module, str, str]] = {}
-        self._tensors: dict[int, tuple[str, str]] | None = None
-        self._extra: list[tuple[Any, str, str]] = []
-        self._seen: dict[int, Any] = {}
-
-    def add_root(self, value: Any, source: str, name: str) -> None:
-        """Search below an argument too."""
-        self._extra.append((value, source, name))
+        self._tensors: dict[int, tuple[str, str]] = {}
+        root = namespace.bind("module" if isinstance(fn, torch.nn.Module) else "function", fn)
+        self._search([(fn, root, ""), *arguments])
 
     def __call__(self, tensor: torch.Tensor) -> tuple[str, str] | None:
         """The source and the name of a tensor; None when it is not found."""
-        if self._tensors is None:
-            self.search()
-        assert self._tensors is not None
         return self._tensors.get(id(tensor))
 
-    def search(self) -> None:
-        """Walk everything below the function once, nearest first."""
-        self._tensors = {}
-        queue: list[tuple[Any, str, str]] = [*self._roots(), *self._extra]
-        while queue and len(self._seen) < _LIMIT:
-            value, source, name = queue.pop(0)
-            if id(value) in self._seen:
+    def _search(self, roots: list[tuple[Any, str, str]]) -> None:
+        """Walk everything below the roots once, nearest first."""
+        queue, seen = deque(roots), dict[int, Any]()
+        while queue and len(seen) < _LIMIT:
+            value, source, name = queue.popleft()
+            if id(value) in seen:
                 continue
-            self._seen[id(value)] = value
+            seen[id(value)] = value
             if isinstance(value, torch.Tensor):
                 self._tensors[id(value)] = (source, name or "x")
             elif isinstance(value, torch.nn.Module):
                 queue.extend(self._below_module(value, source, name))
             else:
                 queue.extend(self._below(value, source, name))
-        self._seen = {}
-
-    def _roots(self) -> Iterator[tuple[Any, str, str]]:
-        if isinstance(self.fn, torch.nn.Module):
-            yield self.fn, self.namespace.bind("module", self.fn), ""
-        else:
-            yield self.fn, self.namespace.bind("function", self.fn), ""
 
     def _below_module(self, module: torch.nn.Module, source: str, name: str) -> Iterator[tuple[Any, str, str]]:
         """A module's tensors under their paths; a submodule is bound to a name of its own, guarded by its parent."""
@@ -154,11 +141,35 @@ def _is_users_object(value: Any) -> bool:
 
 def argument_names(fn: Callable[..., Any], count: int) -> list[str]:
     """Names for positional arguments, taken from the function's signature where it has one."""
-    target = fn.forward if isinstance(fn, torch.nn.Module) else fn
-    while isinstance(target, functools.partial):
-        target = target.func
-    code = getattr(target, "__code__", None) or getattr(getattr(target, "__func__", None), "__code__", None)
+    code = _code(fn)
     names = list(code.co_varnames[: code.co_argcount]) if code else []
     if names[:1] == ["self"]:
         names = names[1:]
     return [names[i] if i < len(names) else f"arg{i}" for i in range(count)]
+
+
+def _code(fn: Any) -> Any:
+    target = fn.forward if isinstance(fn, torch.nn.Module) else fn
+    while isinstance(target, functools.partial):
+        target = target.func
+    return getattr(target, "__code__", None) or getattr(getattr(target, "__func__", None), "__code__", None)
+
+
+def definition(fn: Any) -> str:
+    """File and line of a function, or of a module's forward."""
+    code = _code(fn)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(fn)
+
+
+def can_follow(leaf: Any) -> bool:
+    """Whether a trace can tell if an argument is what it was: not so for what changes unseen or hides its contents."""
+    if isinstance(leaf, torch.Tensor):
+        return type(leaf) in PLAIN_TENSORS or isinstance(leaf, FakeTensor)
+    if isinstance(leaf, (numpy.ndarray, set, bytearray, Iterator)):
+        return False
+    hides = not hasattr(leaf, "__dict__") and type(leaf).__module__.split(".")[0] not in _KNOWN
+    return not hides or isinstance(leaf, numpy.generic)
+
+
+PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_KNOWN = ("builtins", "torch", "types", "functools")

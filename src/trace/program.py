@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from fulgurite.ir import BoundSymbol, TensorProxy, Trace
 from fulgurite.ir.printer import Namespace
 from fulgurite.trace import effects
-from fulgurite.trace.inputs import Locator, argument_names
+from fulgurite.ir.errors import TraceError
+from fulgurite.trace.inputs import Locator, argument_names, can_follow, definition
 from fulgurite.trace.recorder import Recorder, recording
 from fulgurite.trace.structure import replace_leaves, walk
 
@@ -66,10 +67,13 @@ def capture(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
         Exception: whatever the program itself raises.
     """
     namespace = Namespace({}, short=True)
-    locator = Locator(fn, namespace)
-    locator.search()
+    leaves = list(_argument_leaves(fn, args, kwargs))
+    locator = Locator(fn, namespace, [leaf for leaf in leaves if not isinstance(leaf[0], torch.Tensor)])
     recorder = Recorder(locator, {key: path for key, (_, _, path) in locator.modules.items()})
-    fake_args = _fake_arguments(fn, args, kwargs, recorder, locator)
+    for leaf, source, name in leaves:
+        if isinstance(leaf, torch.Tensor):
+            recorder.add_input(leaf, source, name)
+    fake_args = replace_leaves(args, recorder.adopt_leaf), replace_leaves(kwargs, recorder.adopt_leaf)
     before = {item.proxy.name: _State.of(item.fake) for item in recorder.inputs}
     snapshot = effects.snapshot([module for module, _, _ in locator.modules.values()])
     _active.depth = getattr(_active, "depth", 0) + 1
@@ -100,29 +104,31 @@ class _State:
         return _State(edge, fake.grad if fake.is_leaf else None, fake.requires_grad, fake.is_leaf)
 
 
-def _fake_arguments(
-    fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], recorder: Recorder, locator: Locator
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _argument_leaves(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[Any, str, str]]:
+    """What the arguments hold, with the source and a name for each.
+
+    Raises:
+        TraceError: an argument is of a kind that a trace can't follow.
+    """
     names = argument_names(fn, len(args))
     labelled = [(f"args[{i}]", names[i], value) for i, value in enumerate(args)]
     labelled += [(f"kwargs[{key!r}]", key, value) for key, value in kwargs.items()]
-    stand_ins: list[Any] = []
     for source, name, value in labelled:
         for path, leaf in walk(value):
             place = "".join(path)
-            if isinstance(leaf, torch.Tensor):
-                recorder.add_input(leaf, source + place, name + place.replace("'", ""))
-            elif hasattr(leaf, "__dict__"):
-                locator.add_root(leaf, source + place, name)
-        stand_ins.append(replace_leaves(value, recorder._adopt))
-    return tuple(stand_ins[: len(args)]), dict(zip(kwargs, stand_ins[len(args) :]))
+            if not can_follow(leaf):
+                raise TraceError(
+                    f"{definition(fn)}: argument {name}{place} is a {type(leaf).__name__}, which a trace can't follow; "
+                    "pass plain tensors, numbers, or lists, tuples, dicts and dataclasses of them"
+                )
+            yield leaf, source + place, name + place.replace("'", "")
 
 
 def _result(recorder: Recorder, returned: Any) -> tuple[Any, dict[str, torch.Tensor]]:
     outputs: dict[str, torch.Tensor] = {}
 
     def name(leaf: Any) -> Any:
-        leaf = recorder._adopt(leaf)
+        leaf = recorder.adopt_leaf(leaf)
         if not isinstance(leaf, FakeTensor):
             return leaf
         proxy = recorder.proxy(leaf)

@@ -130,10 +130,11 @@ class Recorder:
     def adopt(self, tree: Any) -> Any:
         """The same arguments with every real tensor replaced by its stand-in."""
         if any(isinstance(leaf, torch.Tensor) and not isinstance(leaf, FakeTensor) for leaf in leaves(tree)):
-            return map_leaves(self._adopt, tree)
+            return map_leaves(self.adopt_leaf, tree)
         return tree
 
-    def _adopt(self, leaf: Any) -> Any:
+    def adopt_leaf(self, leaf: Any) -> Any:
+        """The stand-in of a real tensor; anything else as it is."""
         if not isinstance(leaf, torch.Tensor) or isinstance(leaf, FakeTensor):
             return leaf
         known = self._fakes.get(id(leaf))
@@ -366,8 +367,9 @@ def recording(recorder: Recorder) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            if not hasattr(error, "trace") or getattr(error, "trace", None) is None:
+            if getattr(error, "trace", None) is None:
                 error.trace = recorder.trace("partial", ())  # type: ignore[attr-defined]
+            error.args = tuple(a.replace("FakeTensor", "Tensor") if type(a) is str else a for a in error.args)
             raise
     if recorder.failure is not None:
         raise recorder.failure

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._library import simple_registry
+from torch._library.custom_ops import OPDEFS
 
 from fulgurite.ir import Symbol
 
@@ -92,6 +94,19 @@ def rule_for(fn: Callable[..., Any]) -> Rule | None:
     if found is None and isinstance(fn, torch._ops.OpOverload):
         found = _rules.get(fn.overloadpacket)
     return found if found and found.augmented_forward and found.backward else None
+
+
+def formula_of(op: torch._ops.OpOverload) -> tuple[Any, ...]:
+    """What a custom op's gradient and metadata come from; another value when the user registers something new.
+
+    Private: `torch.library` has no public way to ask what is registered.
+    """
+    name = op._schema.name
+    found = OPDEFS.get(name)
+    entry = simple_registry.singleton.find(name)
+    definition = (found._setup_context_fn, found._backward_fn, found._abstract_fn) if found else ()
+    kernels = tuple(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key) for key in ("Autograd", "Meta"))
+    return (*definition, *kernels, entry.fake_impl.kernel)
 
 
 def _overloads(packet: torch._ops.OpOverloadPacket) -> Iterable[Any]:
