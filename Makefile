@@ -24,7 +24,7 @@ demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest --doctest-modules src examples tests
+	$(BIN)/python -m pytest tests
 
 lint: $(VENV)/.dev .typecheck
 	$(BIN)/ruff check .

@@ -112,7 +112,7 @@ class Compiler:
         except Exception as error:  # eager raises it when backward is called, and so do we
             failure = error
             joint = self._without_backward(plan)
-        if failure is None and all(gradient is None for gradient in joint.output[1]):
+        if not self.program.edges:
             self.program.recorder.refuse(
                 "an output requires grad, but no gradient leads to an input", "make its leaf outside of fg.jit"
             )

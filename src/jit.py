@@ -23,7 +23,7 @@ from fulgurite.ir.errors import TraceError
 from fulgurite.ir.printer import add_place
 from fulgurite.trace.guards import Miss, Prologue, build_prologue, state_guard
 from fulgurite.trace.program import Program, capture, is_tracing, record_backward
-from fulgurite.transforms import Pass
+from fulgurite.transforms import Pass, open_composites
 
 MAX_SPECIALISATIONS = 16
 """Past this many, a function runs calls that fit none of them without compiling."""
@@ -177,7 +177,7 @@ class JittedModule(torch.nn.Module):
         return _jit_again(copy.deepcopy(self._specialisations.fn, memo), self._specialisations.options)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _jitted_class(kind: type) -> type:
     body = {"__slots__": (), "__doc__": kind.__doc__, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
     return type(kind.__name__, (JittedModule, kind), body)
@@ -252,7 +252,7 @@ def make_trace(fn: Callable[..., Any], *, grad: bool = False) -> Callable[..., T
             original = fn._specialisations.fn if isinstance(fn, (JittedFunction, JittedModule)) else fn
             start = time.perf_counter()
             program = capture(original, args, kwargs)
-            made = _joint(program) if grad else program.trace
+            made = open_composites(_joint(program)) if grad else program.trace
             seconds = time.perf_counter() - start
             return made.after("recorded", made.bound_symbols, seconds).rooted()
 

@@ -187,9 +187,9 @@ def fill_free_memory(value: float) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """The class and the first line of an exception."""
+    """The class and the first line of an exception, without the advice that follows a semicolon."""
     lines = str(error).strip().splitlines()
-    return stable(f"{type(error).__name__}: {lines[0] if lines else ''}")
+    return stable(f"{type(error).__name__}: {lines[0].split(';')[0] if lines else ''}")
 
 
 def stable(text: str) -> str:

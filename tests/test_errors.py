@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 import traceback
@@ -209,7 +210,7 @@ def test_error_that_only_the_data_shows(good_first: bool, grad: bool) -> None:
 
 
 class Counting(nn.Module):
-    """Writes attributes and a buffer, and may then raise."""
+    """Writes a buffer; where it fails, or is asked to, also attributes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -219,15 +220,20 @@ class Counting(nn.Module):
         self.last: Tensor | None = None
         self.register_buffer("total", torch.zeros(3))
 
-    def forward(self, x: Tensor, fail: bool) -> Tensor:
+    def forward(self, x: Tensor, fail: bool, write: bool = False) -> Tensor:
         y = self.linear(x)
-        self.calls += 1
-        self.last = y.detach()
-        self.history.append(y.detach())
+        if fail or write:
+            self.calls += 1
+            self.last = y.detach()
+            self.history.append(y.detach())
         self.total += y.detach().sum(0)
         if fail:
             raise ArithmeticError("in the middle")
         return y
+
+    def state(self) -> dict[str, Any]:
+        """All that a call may change."""
+        return {"calls": self.calls, "last": self.last, "history": list(self.history), "total": self.total.clone()}
 
 
 def test_module_attributes_after_an_exception() -> None:
@@ -235,16 +241,28 @@ def test_module_attributes_after_an_exception() -> None:
     jitted = fg.jit(module)
     with leaves_nothing_behind(module, module.history), pytest.raises(ArithmeticError, match="in the middle"):
         jitted(torch.randn(2, 3), True)
-    state = {"calls": module.calls, "last": module.last, "history": module.history}
-    eager = Counting()
-    eager.load_state_dict(module.state_dict())
-    eager.__dict__.update(calls=state["calls"], last=state["last"], history=list(module.history))
+    eager = copy.deepcopy(module)
     for _ in range(2):
         x = torch.randn(2, 3)
         with leaves_nothing_behind(module, module.history):
             assert not differences(eager(x, False), jitted(x, False), "output")
-        after = [(m.calls, m.last, m.history, m.total) for m in (eager, module)]
-        assert not differences(*after, "attributes")
+        assert not differences(eager.state(), module.state(), "module")
+
+
+def test_attributes_that_are_written_are_right_or_refused() -> None:
+    module = Counting()
+    eager, before = copy.deepcopy(module), module.state()
+    jitted = fg.jit(module)
+    x = torch.randn(2, 3)
+    with leaves_nothing_behind(module, module.history):
+        try:
+            output = jitted(x, False, write=True)
+        except fg.TraceError as error:
+            assert "calls" in str(error)
+            assert not differences(before, module.state(), "module")
+        else:
+            assert not differences(eager(x, False, write=True), output, "output")
+            assert not differences(eager.state(), module.state(), "module")
 
 
 class Broken(torch.autograd.Function):

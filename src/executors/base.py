@@ -148,9 +148,7 @@ def _region(trace: Trace, start: int, end: int, name: str) -> Trace:
     calls = trace.bound_symbols[start:end]
     made: dict[str, Proxy] = {p.name: p for bsym in calls for p in bsym.outputs}
     read: dict[str, Proxy] = {p.name: p for bsym in calls for p in bsym.inputs}
-    later = {p.name for bsym in trace.bound_symbols[end:] for p in bsym.inputs} | {
-        p.name for p in trace.output_proxies
-    }
+    later = {p.name for bsym in trace.bound_symbols[end:] for p in bsym.inputs} | {p.name for p in trace.output_proxies}
     inputs = tuple(p for name_, p in read.items() if name_ not in made)
     output = tuple(p for name_, p in made.items() if name_ in later)
     return Trace(name, inputs, calls, output, trace.constants)

@@ -78,6 +78,8 @@ class Namespace:
         """Source that evaluates to an argument."""
         if is_proxy(value):
             return str(value.name)
+        if type(value) is torch.Size:
+            return f"torch.Size({list(value)!r})"
         if isinstance(value, (list, tuple)):
             return self._sequence(value)
         if isinstance(value, dict):

@@ -6,7 +6,7 @@ import re
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -68,7 +68,7 @@ def tags_of(op: torch._ops.OpOverload) -> frozenset[str]:
     return frozenset(tags)
 
 
-@lru_cache(maxsize=None)
+@cache
 def symbol_of(fn: Callable[..., Any]) -> Symbol:
     """The Symbol of a callable; one object for one callable.
 

@@ -179,7 +179,9 @@ class _Builder:
             checks.append(f"{name}._modules == {self.names.bind('children', dict(module._modules))}")
         for hooks in _HOOKS:
             table = getattr(module, hooks)
-            checks.append(f"{name}.{hooks} == {self.names.bind('hooks', dict(table))}" if table else f"not {name}.{hooks}")
+            checks.append(
+                f"{name}.{hooks} == {self.names.bind('hooks', dict(table))}" if table else f"not {name}.{hooks}"
+            )
         self.require(" and ".join(checks), f"{path}: training mode, class, submodules or hooks changed")
         self._tables(module, name, path)
 
@@ -259,7 +261,9 @@ def _float_test(expr: str, value: float) -> str:
         return f"type({expr}) is float and {expr} != {expr}"
     if value == 0.0:
         return f"type({expr}) is float and str({expr}) == {str(value)!r}"
-    return f"type({expr}) is float and {expr} == {value!r}" if math.isfinite(value) else f"str({expr}) == {str(value)!r}"
+    return (
+        f"type({expr}) is float and {expr} == {value!r}" if math.isfinite(value) else f"str({expr}) == {str(value)!r}"
+    )
 
 
 def _sparse_test(real: torch.Tensor) -> Callable[[Any], bool]:

@@ -11,9 +11,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from fulgurite.ir import BoundSymbol, TensorProxy, Trace
+from fulgurite.ir.errors import TraceError
 from fulgurite.ir.printer import Namespace
 from fulgurite.trace import effects
-from fulgurite.ir.errors import TraceError
 from fulgurite.trace.inputs import Locator, argument_names, can_follow, definition
 from fulgurite.trace.recorder import Recorder, recording
 from fulgurite.trace.structure import replace_leaves, walk

@@ -210,9 +210,7 @@ class Recorder:
     def _output(self, leaf: Any) -> Any:
         return self.define(leaf) if isinstance(leaf, torch.Tensor) else leaf
 
-    def _append(
-        self, symbol: Symbol, args: Any, kwargs: Any, output: Any, subs: tuple[BoundSymbol, ...] = ()
-    ) -> None:
+    def _append(self, symbol: Symbol, args: Any, kwargs: Any, output: Any, subs: tuple[BoundSymbol, ...] = ()) -> None:
         bsym = BoundSymbol(symbol, tuple(args), kwargs, output, subs)
         bsym = self._link(bsym)
         if self.open is not None:
@@ -373,4 +371,3 @@ def recording(recorder: Recorder) -> Iterator[None]:
             raise
     if recorder.failure is not None:
         raise recorder.failure
-

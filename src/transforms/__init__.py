@@ -2,7 +2,7 @@
 
 from fulgurite.transforms.common_subexpressions import common_subexpressions
 from fulgurite.transforms.dead_code import dead_code
-from fulgurite.transforms.flatten import flatten
+from fulgurite.transforms.flatten import flatten, open_composites
 from fulgurite.transforms.last_use import last_use
 from fulgurite.transforms.no_ops import no_ops
 from fulgurite.transforms.pipeline import DEFAULT_PASSES, Pass, run
@@ -16,6 +16,7 @@ __all__ = [
     "flatten",
     "last_use",
     "no_ops",
+    "open_composites",
     "run",
     "split",
 ]

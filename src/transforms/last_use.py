@@ -1,7 +1,7 @@
 """last_use: delete each value after the last call that reads it, so that its memory is free from there on.
 
-    t1 = torch.sin(t0)
-    t2 = torch.cos(t1)      ->      t2 = torch.cos(t1); del t1
+t1 = torch.sin(t0)
+t2 = torch.cos(t1)      ->      t2 = torch.cos(t1); del t1
 """
 
 from __future__ import annotations
