@@ -103,12 +103,12 @@ class Specialisations:
         state = state_guard()
         with timed(self.stats.times, "record"):
             program = capture(self.fn, args, kwargs)
+        backward: list[Trace] = []
+        run, forward = Compiler(program, self.options, self.stats.times, backward).compile()
         with timed(self.stats.times, "guards"):
             prologue = build_prologue(program, args, kwargs, state)
         inputs = [item.real for item in program.recorder.inputs]
         program.recorder.release()
-        backward: list[Trace] = []
-        run, forward = Compiler(program, self.options, self.stats.times, backward).compile()
         entry = Specialisation(prologue, run, forward, backward)
         self.stats.retraces.extend(reasons)
         self.entries = (entry, *self.entries)

@@ -36,7 +36,8 @@ class TensorProxy:
     """A tensor of a trace: metadata without data.
 
     `storage` numbers the memory behind it: two proxies of one trace with the same number alias. `stride` and
-    `offset` count elements and are None where the layout has none (sparse tensors).
+    `offset` count elements and are None where the layout has none (sparse tensors). `bits` names the lazy bits that
+    are set, `conj` or `neg`.
     """
 
     name: str
@@ -48,6 +49,7 @@ class TensorProxy:
     storage: int = -1
     offset: int | None = 0
     layout: torch.layout = torch.strided
+    bits: str = ""
 
     @property
     def type_string(self) -> str:
@@ -57,7 +59,8 @@ class TensorProxy:
         """
         dims = ", ".join(map(str, self.shape))
         layout = "" if self.layout is torch.strided else f" {str(self.layout).removeprefix('torch.')}"
-        return f"{self.device} {short_dtype(self.dtype)}[{dims}]{layout}"
+        bits = f" {self.bits}" if self.bits else ""
+        return f"{self.device} {short_dtype(self.dtype)}[{dims}]{layout}{bits}"
 
     @property
     def nbytes(self) -> int:
@@ -69,8 +72,8 @@ class TensorProxy:
 
     def same_view(self, other: TensorProxy) -> bool:
         """Whether both name the same elements of the same memory in the same shape and dtype."""
-        mine = (self.storage, self.shape, self.stride, self.offset, self.dtype, self.layout)
-        return mine == (other.storage, other.shape, other.stride, other.offset, other.dtype, other.layout)
+        fields = ("storage", "shape", "stride", "offset", "dtype", "layout", "bits")
+        return all(getattr(self, name) == getattr(other, name) for name in fields)
 
 
 @dataclass(frozen=True)

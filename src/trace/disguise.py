@@ -43,8 +43,8 @@ class _RecordedGenerator:
     def get_state(self) -> torch.Tensor:
         if self._elsewhere():
             return self._real.get_state()
-        real = self._real.get_state()
-        state = self._recorder.fake_mode.from_tensor(real, static_shapes=True)
+        with torch._C.DisableTorchFunction():
+            state = self._recorder.fake_mode.from_tensor(self._real.get_state(), static_shapes=True)
         self._recorder.note(_GET, (), state)
         return state
 
@@ -101,3 +101,24 @@ def unseen_mode() -> Iterator[None]:
         yield
     finally:
         torch.overrides.has_torch_function = _override_query
+
+
+@contextmanager
+def recorded_functions(recorder: Recorder) -> Iterator[None]:
+    """Give `autograd.Function.apply` the stand-ins of real tensors, so that its history is theirs.
+
+    `apply` is the one entry to autograd that no mode sees.
+    """
+    original, thread = torch.autograd.Function.__dict__["apply"], threading.get_ident()
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() == thread:
+            with torch._C.DisableTorchFunction():
+                args, kwargs = recorder.adopt(args), recorder.adopt(kwargs)
+        return original.__func__(cls, *args, **kwargs)
+
+    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment, method-assign]
+    try:
+        yield
+    finally:
+        torch.autograd.Function.apply = original

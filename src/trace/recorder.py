@@ -7,6 +7,7 @@ does, so whatever depends on it behaves as in eager.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from fulgurite.ir.errors import TraceError
 from fulgurite.ir.printer import identifier
 from fulgurite.ir.tree import leaves, map_leaves
 from fulgurite.trace import meta
-from fulgurite.trace.disguise import recorded_generator, unseen_mode
+from fulgurite.trace.disguise import recorded_functions, recorded_generator, unseen_mode
 from fulgurite.trace.rules import apply_rule, rule_for
 from fulgurite.trace.source import whereabouts
 
@@ -66,7 +67,7 @@ class Recorder:
         self._count = 0
         self._proxies: dict[int, tuple[torch.Tensor, TensorProxy]] = {}
         self._storages: dict[int, int] = {}
-        self._fakes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._fakes: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
         self._sequence = -1
         self._forward_of: dict[int, str] = {}
 
@@ -74,12 +75,12 @@ class Recorder:
 
     def add_input(self, real: torch.Tensor, source: str, name: str) -> torch.Tensor:
         """The fake tensor that stands for `real` from now on."""
-        known = self._fakes.get(id(real))
+        known = self._known(real)
         if known is not None:
-            return known[1]
+            return known
         fake = real if isinstance(real, FakeTensor) else self.fake_mode.from_tensor(real, static_shapes=True)
         proxy = self._define(fake, self.unique_name(name))
-        self._fakes[id(real)] = (real, fake)
+        self._fakes[id(real)] = (weakref.ref(real), fake)
         self.inputs.append(Input(proxy, fake, real, source))
         return fake
 
@@ -122,6 +123,7 @@ class Recorder:
             self._storages.setdefault(storage, len(self._storages)),
             tensor.storage_offset() if strided else None,
             tensor.layout,
+            " ".join(name for name, is_set in (("conj", tensor.is_conj()), ("neg", tensor.is_neg())) if is_set),
         )
         self._proxies[id(tensor)] = (tensor, proxy)
         self.tensors[name] = tensor
@@ -137,9 +139,9 @@ class Recorder:
         """The stand-in of a real tensor; anything else as it is."""
         if not isinstance(leaf, torch.Tensor) or isinstance(leaf, FakeTensor):
             return leaf
-        known = self._fakes.get(id(leaf))
+        known = self._known(leaf)
         if known is not None:
-            return known[1]
+            return known
         found = self.locate(leaf)
         if found is None:
             self.refuse(
@@ -150,12 +152,15 @@ class Recorder:
 
     def release(self) -> None:
         """Let go of the real tensors; the fake ones stay, so that a backward can still be recorded."""
-        self._fakes.clear()
         self.inputs = [replace(item, real=item.fake) for item in self.inputs]
 
     def knows(self, real: torch.Tensor) -> bool:
         """Whether a real tensor is an input already."""
-        return id(real) in self._fakes
+        return self._known(real) is not None
+
+    def _known(self, real: torch.Tensor) -> torch.Tensor | None:
+        reference, fake = self._fakes.get(id(real), (None, None))
+        return fake if reference is not None and reference() is real else None
 
     def proxies(self, tree: Any) -> Any:
         """The same arguments with every fake tensor replaced by its proxy."""
@@ -205,7 +210,8 @@ class Recorder:
 
     def note(self, symbol: Symbol, args: tuple[Any, ...], output: Any) -> None:
         """Record a call that does not reach the dispatcher."""
-        self._append(symbol, self.proxies(args), {}, map_leaves(self._output, output))
+        with torch._C.DisableTorchFunction():
+            self._append(symbol, self.proxies(args), {}, map_leaves(self._output, output))
 
     def _output(self, leaf: Any) -> Any:
         return self.define(leaf) if isinstance(leaf, torch.Tensor) else leaf
@@ -358,6 +364,7 @@ def recording(recorder: Recorder) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(recorded_generator(recorder))
         stack.enter_context(unseen_mode())
+        stack.enter_context(recorded_functions(recorder))
         stack.callback(torch.clear_autocast_cache)
         stack.enter_context(recorder.fake_mode)
         stack.enter_context(_OpMode(recorder))
