@@ -213,7 +213,7 @@ def show_stats(jitted: GPT) -> None:
 def parse_arguments() -> argparse.Namespace:
     """The command line; `block` is the length of the training sequences in tokens."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, value in {"layers": 6, "width": 128, "batch": 8, "block": 64, "steps": 300, "rounds": 15}.items():
+    for name, value in {"layers": 6, "width": 128, "batch": 8, "block": 64, "steps": 150, "rounds": 15}.items():
         parser.add_argument(f"--{name}", type=int, default=value, help=f"default {value}")
     parser.add_argument("--lr", type=float, default=1e-3, help="learning rate, default 1e-3")
     parser.add_argument("--dropout", type=float, default=0.0, help="default 0: no dropout")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,12 +31,29 @@ def _before(module: torch.nn.Module) -> _Before:
     return _Before(module, attributes, tables, containers)
 
 
-def restore(before: list[_Before]) -> tuple[str, str] | None:
-    """Undo what changed; the first change found, with what to do instead, for an error message."""
+def restore(before: list[_Before], stand_in: Callable[[torch.Tensor], Any]) -> tuple[str, str] | None:
+    """Undo what changed; the first change found, with what to do instead, for an error message.
+
+    `self.buffer += 1` assigns the buffer to itself: a tensor replaced by its own stand-in is put back and no change.
+    """
+    for item in before:
+        for current, table in [(vars(item.module), item.attributes), *_tables(item)]:
+            _put_back(current, table, stand_in)
     changes = [change for item in before for change in _undo(item)]
     if not changes:
         return None
     return f"the program writes {changes[0]} of a module", "keep state in buffers that are written in place"
+
+
+def _tables(item: _Before) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    return [(item.attributes[name], table) for name, table in item.tables.items()]
+
+
+def _put_back(current: dict[str, Any], before: dict[str, Any], stand_in: Callable[[torch.Tensor], Any]) -> None:
+    for key, old in before.items():
+        new = current.get(key)
+        if new is not None and new is not old and isinstance(old, torch.Tensor) and stand_in(old) is new:
+            current[key] = old
 
 
 def _undo(item: _Before) -> list[str]:

@@ -83,7 +83,7 @@ def capture(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
             result = _result(recorder, returned)
     finally:
         _active.depth -= 1
-        changed = effects.restore(snapshot)
+        changed = effects.restore(snapshot, recorder.stand_in)
     if changed:
         recorder.refuse(*changed)
     return _program(recorder, result, before, locator, namespace)

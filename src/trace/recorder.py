@@ -75,7 +75,7 @@ class Recorder:
 
     def add_input(self, real: torch.Tensor, source: str, name: str) -> torch.Tensor:
         """The fake tensor that stands for `real` from now on."""
-        known = self._known(real)
+        known = self.stand_in(real)
         if known is not None:
             return known
         fake = real if isinstance(real, FakeTensor) else self.fake_mode.from_tensor(real, static_shapes=True)
@@ -139,7 +139,7 @@ class Recorder:
         """The stand-in of a real tensor; anything else as it is."""
         if not isinstance(leaf, torch.Tensor) or isinstance(leaf, FakeTensor):
             return leaf
-        known = self._known(leaf)
+        known = self.stand_in(leaf)
         if known is not None:
             return known
         found = self.locate(leaf)
@@ -156,9 +156,10 @@ class Recorder:
 
     def knows(self, real: torch.Tensor) -> bool:
         """Whether a real tensor is an input already."""
-        return self._known(real) is not None
+        return self.stand_in(real) is not None
 
-    def _known(self, real: torch.Tensor) -> torch.Tensor | None:
+    def stand_in(self, real: torch.Tensor) -> torch.Tensor | None:
+        """The fake tensor of a real one that is an input already."""
         reference, fake = self._fakes.get(id(real), (None, None))
         return fake if reference is not None and reference() is real else None
 
