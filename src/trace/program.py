@@ -15,7 +15,7 @@ from fulgurite.ir.errors import TraceError
 from fulgurite.ir.printer import Namespace
 from fulgurite.trace import effects
 from fulgurite.trace.inputs import Locator, argument_names, can_follow, definition
-from fulgurite.trace.recorder import Recorder, recording
+from fulgurite.trace.recorder import AutogradState, Recorder, recording
 from fulgurite.trace.structure import replace_leaves, walk
 
 _active = threading.local()
@@ -74,7 +74,6 @@ def capture(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
         if isinstance(leaf, torch.Tensor):
             recorder.add_input(leaf, source, name)
     fake_args = replace_leaves(args, recorder.adopt_leaf), replace_leaves(kwargs, recorder.adopt_leaf)
-    before = {item.proxy.name: _State.of(item.fake) for item in recorder.inputs}
     snapshot = effects.snapshot([module for module, _, _ in locator.modules.values()])
     _active.depth = getattr(_active, "depth", 0) + 1
     try:
@@ -86,22 +85,7 @@ def capture(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
         changed = effects.restore(snapshot, recorder.stand_in)
     if changed:
         recorder.refuse(*changed)
-    return _program(recorder, result, before, locator, namespace)
-
-
-@dataclass
-class _State:
-    """What the program may change about an input besides its data."""
-
-    edge: Any
-    grad: Any
-    requires_grad: bool
-    leaf: bool
-
-    @staticmethod
-    def of(fake: torch.Tensor) -> _State:
-        edge = torch.autograd.graph.get_gradient_edge(fake) if fake.requires_grad else None
-        return _State(edge, fake.grad if fake.is_leaf else None, fake.requires_grad, fake.is_leaf)
+    return _program(recorder, result, locator, namespace)
 
 
 def _argument_leaves(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[Any, str, str]]:
@@ -138,19 +122,14 @@ def _result(recorder: Recorder, returned: Any) -> tuple[Any, dict[str, torch.Ten
     return replace_leaves(returned, name, objects=True), outputs
 
 
-def _program(
-    recorder: Recorder, result: Any, before: dict[str, _State], locator: Locator, namespace: Namespace
-) -> Program:
+def _program(recorder: Recorder, result: Any, locator: Locator, namespace: Namespace) -> Program:
     structure, outputs = result
     edges: dict[str, Any] = {}
     written: list[str] = []
     for item in recorder.inputs:
-        state = before.get(item.proxy.name)
-        if state is None:  # met while recording; in-place history on it would have been refused by autograd
-            state = _State.of(item.fake)
+        state, now = item.before, AutogradState.of(item.fake)
         if state.edge is not None:
             edges[item.proxy.name] = state.edge
-        now = _State.of(item.fake)
         if now.grad is not state.grad:
             recorder.refuse(f"the program writes the .grad of {item.proxy.name}", "call backward outside of fg.jit")
         if state.leaf and now.leaf and now.requires_grad != state.requires_grad:

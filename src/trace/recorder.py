@@ -34,6 +34,22 @@ _SHALLOW = {"prim", "profiler"}
 
 
 @dataclass(frozen=True)
+class AutogradState:
+    """What a program may change about a tensor besides its data."""
+
+    edge: Any
+    grad: Any
+    requires_grad: bool
+    leaf: bool
+
+    @staticmethod
+    def of(fake: torch.Tensor) -> AutogradState:
+        has_edge = fake.requires_grad and not torch.is_inference_mode_enabled()
+        edge = torch.autograd.graph.get_gradient_edge(fake) if has_edge else None
+        return AutogradState(edge, fake.grad if fake.is_leaf else None, fake.requires_grad, fake.is_leaf)
+
+
+@dataclass(frozen=True)
 class Input:
     """A tensor that a trace reads: the real one, its stand-in, its proxy, and the source that gives it at a call."""
 
@@ -41,6 +57,7 @@ class Input:
     fake: torch.Tensor
     real: torch.Tensor
     source: str
+    before: AutogradState
 
 
 Locate = Callable[[torch.Tensor], "tuple[str, str] | None"]
@@ -78,10 +95,12 @@ class Recorder:
         known = self.stand_in(real)
         if known is not None:
             return known
-        fake = real if isinstance(real, FakeTensor) else self.fake_mode.from_tensor(real, static_shapes=True)
+        with meta.outside_all_modes(), torch._C.DisableTorchFunction():
+            fake = real if isinstance(real, FakeTensor) else self.fake_mode.from_tensor(real, static_shapes=True)
+            before = AutogradState.of(fake)
         proxy = self._define(fake, self.unique_name(name))
         self._fakes[id(real)] = (weakref.ref(real), fake)
-        self.inputs.append(Input(proxy, fake, real, source))
+        self.inputs.append(Input(proxy, fake, real, source, before))
         return fake
 
     def unique_name(self, hint: str) -> str:
