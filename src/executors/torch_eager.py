@@ -86,12 +86,12 @@ def _makes_only(candidate: Callable[..., Any], op: torch._ops.OpOverload, bsym: 
         return False
     stand_ins: dict[str, torch.Tensor] = {}
     with _disable_current_modes(), torch.no_grad():
-        args, kwargs = map_leaves(lambda leaf: _stand_in(leaf, stand_ins), (bsym.args, dict(bsym.kwargs)))
-        output = map_leaves(lambda leaf: _stand_in(leaf, stand_ins), bsym.output)
         try:
+            args, kwargs = map_leaves(lambda leaf: _stand_in(leaf, stand_ins), (bsym.args, dict(bsym.kwargs)))
+            output = map_leaves(lambda leaf: _stand_in(leaf, stand_ins), bsym.output)
             with _Capture(output) as seen:
                 candidate(*args, **kwargs)
-        except Exception:
+        except Exception:  # no stand-ins for this layout, or the builtin takes no such arguments
             return False
     if len(seen.calls) != 1 or seen.calls[0][0] is not op:
         return False

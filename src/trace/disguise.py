@@ -20,10 +20,10 @@ from fulgurite.ir import Symbol
 if TYPE_CHECKING:
     from fulgurite.trace.recorder import Recorder
 
-_TAGS = frozenset({"random", "effect"})
-_GET = Symbol("torch.get_rng_state", torch.get_rng_state, tags=_TAGS)
-_SET = Symbol("torch.set_rng_state", torch.set_rng_state, tags=_TAGS)
-_SEED = Symbol("torch.manual_seed", torch.manual_seed, tags=_TAGS)
+
+def _symbol(name: str) -> Symbol:
+    """A function of `torch` as it is bound now: PyTorch re-binds some when more of it is imported."""
+    return Symbol(f"torch.{name}", getattr(torch, name), tags=frozenset({"random", "effect"}))
 
 
 class _RecordedGenerator:
@@ -44,20 +44,21 @@ class _RecordedGenerator:
         if self._elsewhere():
             return self._real.get_state()
         with torch._C.DisableTorchFunction():
-            state = self._recorder.fake_mode.from_tensor(self._real.get_state(), static_shapes=True)
-        self._recorder.note(_GET, (), state)
+            meta = self._real.get_state().to("meta")
+            state = FakeTensor(self._recorder.fake_mode, meta, torch.device("cpu"))  # callers may have dispatch off
+        self._recorder.note(_symbol("get_rng_state"), (), state)
         return state
 
     def set_state(self, state: torch.Tensor) -> None:
         if self._elsewhere():
             self._real.set_state(state)
         else:
-            self._recorder.note(_SET, (self._recorder.adopt((state,))[0],), None)
+            self._recorder.note(_symbol("set_rng_state"), (self._recorder.adopt((state,))[0],), None)
 
     def manual_seed(self, seed: int) -> torch.Generator:
         if self._elsewhere():
             return self._real.manual_seed(seed)
-        self._recorder.note(_SEED, (int(seed),), None)
+        self._recorder.note(_symbol("manual_seed"), (int(seed),), None)
         return self._real
 
     def seed(self) -> int:
