@@ -11,12 +11,13 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from fulgurite.custom_op import register_augmented_forward, register_backward, register_custom_op
-from fulgurite.executors import Executor, FusionExecutor, OperatorExecutor, get_executor, register_executor
-from fulgurite.ir import BoundSymbol, InvalidTrace, NumberProxy, Symbol, TensorProxy, Trace, symbol_of
-from fulgurite.ir.errors import TraceError
+from fulgurite.custom_op import register_custom_op
+from fulgurite.executors.base import Executor, FusionExecutor, OperatorExecutor, get_executor, register_executor
+from fulgurite.ir import BoundSymbol, NumberProxy, Symbol, TensorProxy, Trace, symbol_of
+from fulgurite.ir.errors import InvalidTrace, TraceError
 from fulgurite.jit import Stages, Stats, last_trace, make_trace, stats, traces
 from fulgurite.jit import jit as jit
+from fulgurite.trace.rules import register_augmented_forward, register_backward
 
 __version__ = "0.1.0"
 

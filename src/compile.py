@@ -10,14 +10,15 @@ from typing import Any
 
 import torch
 
-from fulgurite.executors import Executor, claim_all, compile_trace
+from fulgurite.executors.base import Executor, claim_all
 from fulgurite.ir import Trace, is_proxy
-from fulgurite.ir.printer import Namespace, compile_source
+from fulgurite.ir.printer import Namespace, compile_source, compile_trace
 from fulgurite.trace.guards import Prologue
 from fulgurite.trace.program import Program, record_backward
 from fulgurite.trace.structure import parts_of
 from fulgurite.training import Pair, Plan, autograd_function, plan_outputs
-from fulgurite.transforms import Pass, common_subexpressions, dead_code, flatten, last_use, no_ops, run, split
+from fulgurite.transforms import common_subexpressions, dead_code, flatten, last_use, no_ops, run, split
+from fulgurite.transforms.pipeline import Pass
 
 Times = dict[str, float]
 
@@ -147,8 +148,8 @@ class Compiler:
                 f"the backward for these outputs needs {', '.join(sorted(missing))}, which was not saved",
                 "use all outputs in the loss",
             )
-        proxies = {p.name: p for p in self.program.recorder.saved_proxies(saved)}
-        inputs = tuple(known.get(name, proxies[name]) for name in saved)
+        recorder = self.program.recorder
+        inputs = tuple(known.get(name) or recorder.proxy(self.program.fake(name)) for name in saved)
         return self._compile_backward(replace(pulled, inputs=(*inputs, *seeds)))
 
     def _compile_backward(self, pulled: Trace) -> Callable[..., Any]:

@@ -1,13 +1,11 @@
 """Custom ops as Symbols."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
 
 from fulgurite.ir import Symbol, symbol_of
-from fulgurite.trace.rules import register_augmented_forward, register_backward
+from fulgurite.ir.symbol import callable_of, overloads_of
 
 
 def register_custom_op(op: Any) -> Symbol:
@@ -21,19 +19,11 @@ def register_custom_op(op: Any) -> Symbol:
         TypeError: `op` is none of these.
         ValueError: the packet has several overloads.
     """
-    return symbol_of(_overload(op))
-
-
-def _overload(op: Any) -> torch._ops.OpOverload:
-    op = getattr(op, "_opoverload", op)
+    op = callable_of(op)
     if isinstance(op, torch._ops.OpOverloadPacket):
-        names = op.overloads()
-        if len(names) > 1:
-            raise ValueError(f"{op} has the overloads {', '.join(names)}; register one of them")
-        op = getattr(op, names[0])
+        if len(op.overloads()) > 1:
+            raise ValueError(f"{op} has the overloads {', '.join(op.overloads())}; register one of them")
+        (op,) = overloads_of(op)
     if not isinstance(op, torch._ops.OpOverload):
         raise TypeError(f"expected a torch.library operator, got {type(op).__name__}")
-    return op
-
-
-__all__ = ["register_augmented_forward", "register_backward", "register_custom_op"]
+    return symbol_of(op)

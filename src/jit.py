@@ -17,13 +17,15 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack  # private: no public question for it
 
 from fulgurite.compile import Compiler, Options, Specialisation, Times, timed
-from fulgurite.executors import TORCH, Executor, get_executor
+from fulgurite.executors.base import Executor, get_executor
+from fulgurite.executors.torch_eager import TORCH
 from fulgurite.ir import Trace
 from fulgurite.ir.errors import TraceError
 from fulgurite.ir.printer import add_place
 from fulgurite.trace.guards import Miss, Prologue, build_prologue, state_guard
 from fulgurite.trace.program import Program, capture, is_tracing, record_backward
-from fulgurite.transforms import Pass, open_composites
+from fulgurite.transforms import open_composites
+from fulgurite.transforms.pipeline import Pass
 
 MAX_SPECIALISATIONS = 16
 """Past this many, a function runs calls that fit none of them without compiling."""

@@ -1,6 +1,6 @@
 """Draw a trace: DOT, SVG, PNG, PDF or one HTML page.
 
-    python -m fulgurite.tools.draw model.py:factory -o model.html
+python -m fulgurite.tools.draw model.py:factory -o model.html
 """
 
 from __future__ import annotations
@@ -53,11 +53,10 @@ def _write(trace: fg.Trace, source: graphviz.Source, path: Path) -> None:
 
 def _render(source: graphviz.Source, kind: str) -> bytes:
     if shutil.which("dot"):
-        return bytes(source.pipe(format=kind))
+        return bytes(source.pipe(format=kind, quiet=True))
     if importlib.util.find_spec("pygraphviz"):
-        import pygraphviz
-
-        return bytes(pygraphviz.AGraph(string=source.source).draw(format=kind, prog="dot"))
+        graph = importlib.import_module("pygraphviz").AGraph(string=source.source)
+        return bytes(graph.draw(format=kind, prog="dot"))
     raise RuntimeError(
         f"{kind} needs Graphviz: install it with `apt-get install graphviz` or `pip install pygraphviz`, "
         "or draw to .html or .dot, which need neither"

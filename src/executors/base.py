@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fulgurite.ir import BoundSymbol, Proxy, Symbol, Trace
+from fulgurite.ir.symbol import callable_of, overloads_of
 
 
 class Executor:
@@ -68,7 +69,7 @@ class OperatorExecutor(Executor):
 
         def add(fn: Callable[..., Any]) -> Callable[..., Any]:
             symbol = Symbol(f"{self.name}.{getattr(fn, '__name__', 'call')}", fn, executor=self.name)
-            self._table[_key(target)] = _Implementation(symbol, checker)
+            self._table[callable_of(target)] = _Implementation(symbol, checker)
             return fn
 
         return add
@@ -94,15 +95,10 @@ class OperatorExecutor(Executor):
         fn = bsym.symbol.fn
         found = self._table.get(fn) or self._table.get(getattr(fn, "overloadpacket", None))
         if found is None and isinstance(fn, torch._ops.OpOverloadPacket):
-            found = self._table.get(getattr(fn, fn.overloads()[0]))
+            found = self._table.get(overloads_of(fn)[0])
         if found is None or (found.checker and not found.checker(*bsym.args, **bsym.kwargs)):
             return None
         return found
-
-
-def _key(target: Any) -> Any:
-    fn = target.fn if isinstance(target, Symbol) else target
-    return getattr(fn, "_opoverload", fn)
 
 
 class FusionExecutor(Executor):

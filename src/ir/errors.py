@@ -1,4 +1,4 @@
-"""The error of a program that cannot be traced."""
+"""The errors: a program that cannot be traced, and a trace that is no program."""
 
 from __future__ import annotations
 
@@ -15,3 +15,7 @@ class TraceError(RuntimeError):
     """
 
     trace: Trace | None = None
+
+
+class InvalidTrace(Exception):
+    """A trace is no valid program; the message shows the lines around the fault."""

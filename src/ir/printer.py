@@ -9,13 +9,13 @@ import math
 import os
 import re
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fulgurite.ir.proxy import is_proxy
+from fulgurite.ir.proxy import Proxy, is_proxy
 from fulgurite.ir.symbol import Symbol, resolve
 from fulgurite.ir.tree import leaves
 
@@ -28,7 +28,7 @@ DELETE = Symbol("del", lambda *values: None, tags=frozenset({"effect"}))
 _serial = count()
 
 
-def identifier(text: str, taken: set[str] | dict[str, Any] = frozenset()) -> str:  # type: ignore[assignment]
+def identifier(text: str, taken: Container[str] = ()) -> str:
     """A Python identifier close to `text` that is not taken.
 
     >>> identifier("blocks.0.attn"), identifier("t3"), identifier("class"), identifier("x", {"x"})
@@ -57,22 +57,28 @@ class Namespace:
 
     def symbol(self, symbol: Symbol) -> str:
         """How a call of `symbol` begins."""
-        if not self._short and _evaluates_to(symbol.name, symbol.fn):
-            return symbol.name
-        return self.bind(symbol.name.split(".")[-1] if self._short else symbol.name, symbol.fn)
+        if self._short:
+            return self.bind(symbol.name.split(".")[-1], symbol.fn)
+        return symbol.name if resolve(symbol.name) == symbol.fn else self.bind(symbol.name, symbol.fn)
 
     def bind(self, hint: str, value: Any) -> str:
         """A global that holds `value`."""
-        key = id(value)
-        if key not in self._bound:
-            name = identifier(hint, self.globals)
-            self._bound[key] = name
+        if id(value) not in self._bound:
+            name = self._bound[id(value)] = identifier(hint, self.globals)
             self.globals[name] = value
-        return self._bound[key]
+        return self._bound[id(value)]
 
-    def call(self, bsym: BoundSymbol) -> str:
+    def call(self, bsym: BoundSymbol, *, comments: bool = False) -> str:
         """The line that makes a call."""
-        return _call(bsym, self, comments=False)
+        if bsym.symbol is DELETE:
+            return f"del {', '.join(p.name for p in bsym.inputs)}"
+        args = [self.literal(arg) for arg in bsym.args]
+        args.extend(f"{key}={self.literal(arg)}" for key, arg in bsym.kwargs.items())
+        text = f"{self.symbol(bsym.symbol)}({', '.join(args)})"
+        if not bsym.outputs:
+            return text
+        text = f"{_target(bsym.output, {p.name for p in bsym.outputs})} = {text}"
+        return f"{text}  # {', '.join(map(_typed, bsym.outputs))}" if comments else text
 
     def literal(self, value: Any) -> str:
         """Source that evaluates to an argument."""
@@ -81,18 +87,13 @@ class Namespace:
         if type(value) is torch.Size:
             return f"torch.Size({list(value)!r})"
         if isinstance(value, (list, tuple)):
-            return self._sequence(value)
+            inner = ", ".join(map(self.literal, value)) + ("," if type(value) is tuple and len(value) == 1 else "")
+            return f"[{inner}]" if isinstance(value, list) else f"({inner})"
         if isinstance(value, dict):
             return "{" + ", ".join(f"{self.literal(k)}: {self.literal(v)}" for k, v in value.items()) + "}"
         if isinstance(value, slice):
             return f"slice({', '.join(map(self.literal, (value.start, value.stop, value.step)))})"
         return self._scalar(value)
-
-    def _sequence(self, value: list[Any] | tuple[Any, ...]) -> str:
-        inner = ", ".join(map(self.literal, value))
-        if isinstance(value, list):
-            return f"[{inner}]"
-        return f"({inner},)" if len(value) == 1 else f"({inner})"
 
     def _scalar(self, value: Any) -> str:
         if value is None or value is Ellipsis or type(value) in (bool, int, str, bytes):
@@ -106,11 +107,6 @@ class Namespace:
         text = f"torch.device({str(value)!r})" if isinstance(value, torch.device) else str(value)
         readable = isinstance(value, torch.device) or (text.startswith("torch.") and resolve(text) is value)
         return text if readable and not self._short else self.bind("k", value)
-
-
-def _evaluates_to(path: str, fn: Any) -> bool:
-    found = resolve(path)
-    return found is not None and found == fn
 
 
 def print_trace(trace: Trace, *, header: bool = True, subsymbols: bool = True) -> str:
@@ -130,7 +126,7 @@ def _header(trace: Trace) -> str:
 def _function(trace: Trace, names: Namespace, *, comments: bool, subsymbols: bool = False) -> list[str]:
     lines = [f"def {trace.name}({', '.join(p.name for p in trace.inputs)}):"]
     if comments:
-        lines.extend(f'    # {p.name}: "{p.type_string}"' for p in trace.inputs)
+        lines.extend(f"    # {_typed(p)}" for p in trace.inputs)
     here: tuple[Any, ...] = ("", None, None)
     for bsym in trace.bound_symbols:
         if comments:
@@ -138,9 +134,9 @@ def _function(trace: Trace, names: Namespace, *, comments: bool, subsymbols: boo
             if place != here and any(place):
                 lines.append(f"    # {_place(bsym)}")
             here = place
-        lines.append(f"    {_call(bsym, names, comments)}")
+        lines.append(f"    {names.call(bsym, comments=comments)}")
         if subsymbols:
-            lines.extend(f"    #   {_call(sub, names, comments)}" for sub in bsym.subsymbols)
+            lines.extend(f"    #   {names.call(sub, comments=comments)}" for sub in bsym.subsymbols)
     lines.append(f"    return {names.literal(trace.output)}")
     return lines
 
@@ -157,18 +153,8 @@ def _place(bsym: BoundSymbol) -> str:
     return ", ".join(parts)
 
 
-def _call(bsym: BoundSymbol, names: Namespace, comments: bool) -> str:
-    if bsym.symbol is DELETE:
-        return f"del {', '.join(p.name for p in bsym.inputs)}"
-    args = [names.literal(arg) for arg in bsym.args]
-    args.extend(f"{key}={names.literal(arg)}" for key, arg in bsym.kwargs.items())
-    text = f"{names.symbol(bsym.symbol)}({', '.join(args)})"
-    defined = {p.name for p in bsym.outputs}
-    if defined:
-        text = f"{_target(bsym.output, defined)} = {text}"
-    if comments and defined:
-        text += "  # " + ", ".join(f'{p.name}: "{p.type_string}"' for p in bsym.outputs)
-    return text
+def _typed(proxy: Proxy) -> str:
+    return f'{proxy.name}: "{proxy.type_string}"'
 
 
 def _target(output: Any, defined: set[str]) -> str:
@@ -188,7 +174,7 @@ def compile_source(lines: list[str], name: str, namespace: dict[str, Any]) -> Ca
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     exec(compile(source, file, "exec"), namespace)
     weakref.finalize(namespace[name], linecache.cache.pop, file, None)
-    return namespace[name]  # type: ignore[no-any-return]
+    return namespace[name]
 
 
 def execute(trace: Trace) -> Callable[..., Any]:
@@ -197,18 +183,17 @@ def execute(trace: Trace) -> Callable[..., Any]:
     return compile_source(_function(trace, names, comments=True), trace.name, names.globals)
 
 
-def generate(trace: Trace) -> Callable[..., Any]:
+_places: dict[str, dict[int, str]] = {}
+
+
+def compile_trace(trace: Trace) -> Callable[..., Any]:
     """The same function as `execute` gives, with every callable and constant bound to a global of its own."""
     names = Namespace(dict(trace.constants), short=True)
-    lines = _function(trace, names, comments=False)
-    body = compile_source(lines, trace.name, names.globals)
-    places = {i + 2: _place(bsym) for i, bsym in enumerate(trace.bound_symbols)}
-    _places[body.__code__.co_filename] = places
-    weakref.finalize(body, _places.pop, body.__code__.co_filename, None)
+    body = compile_source(_function(trace, names, comments=False), trace.name, names.globals)
+    file = body.__code__.co_filename
+    _places[file] = {i + 2: _place(bsym) for i, bsym in enumerate(trace.bound_symbols)}
+    weakref.finalize(body, _places.pop, file, None)
     return body
-
-
-_places: dict[str, dict[int, str]] = {}
 
 
 def add_place(error: BaseException) -> None:

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 import torch
 
-_SHORT = {
-    torch.float32: "f32",
-    torch.float64: "f64",
-    torch.float16: "f16",
-    torch.bfloat16: "bf16",
-    torch.int64: "i64",
-    torch.int32: "i32",
-    torch.int16: "i16",
-    torch.int8: "i8",
-    torch.uint8: "u8",
-    torch.bool: "b8",
-    torch.complex64: "c64",
-    torch.complex128: "c128",
-}
+_SHORT = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
 
 
 def short_dtype(dtype: torch.dtype) -> str:
@@ -28,7 +16,9 @@ def short_dtype(dtype: torch.dtype) -> str:
     >>> short_dtype(torch.float32), short_dtype(torch.float8_e5m2)
     ('f32', 'float8_e5m2')
     """
-    return _SHORT.get(dtype) or str(dtype).removeprefix("torch.")
+    name = str(dtype).removeprefix("torch.")
+    kind = re.fullmatch(r"([a-z]+)(\d+)", name)
+    return "b8" if dtype is torch.bool else _SHORT[kind[1]] + kind[2] if kind and kind[1] in _SHORT else name
 
 
 @dataclass(frozen=True)
@@ -62,18 +52,9 @@ class TensorProxy:
         bits = f" {self.bits}" if self.bits else ""
         return f"{self.device} {short_dtype(self.dtype)}[{dims}]{layout}{bits}"
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the elements (not of the storage, which a view may share)."""
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count * self.dtype.itemsize
-
     def same_view(self, other: TensorProxy) -> bool:
         """Whether both name the same elements of the same memory in the same shape and dtype."""
-        fields = ("storage", "shape", "stride", "offset", "dtype", "layout", "bits")
-        return all(getattr(self, name) == getattr(other, name) for name in fields)
+        return replace(self, name=other.name, device=other.device, requires_grad=other.requires_grad) == other
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import types
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -18,19 +18,13 @@ BUILTIN_NAMESPACES = frozenset({"aten", "prim", "prims", "_c10d_functional", "pr
 class Symbol:
     """An operation: what it is called, what runs it, and its tags.
 
-    Args:
-        name: how it prints, `torch.nn.functional.linear` or `torch.ops.my_lib.foo.default`.
-        fn: the callable that runs it.
-        meta: infers the outputs' metadata from fake tensors; `fn` itself when None.
-        tags: any of `view`, `mutates`, `random`, `custom`, `effect` (see `tags_of`).
-        executor: the executor whose implementation this is; None for the operation itself.
+    `name` is how it prints, `torch.nn.functional.linear` or `torch.ops.my_lib.foo.default`.
     """
 
     name: str
     fn: Callable[..., Any]
-    meta: Callable[..., Any] | None = None
-    tags: frozenset[str] = field(default_factory=frozenset)
-    executor: str | None = None
+    tags: frozenset[str] = frozenset()  # any of view, mutates, random, custom, effect: see tags_of
+    executor: str | None = None  # whose implementation this is; None for the operation itself
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.fn(*args, **kwargs)
@@ -68,6 +62,17 @@ def tags_of(op: torch._ops.OpOverload) -> frozenset[str]:
     return frozenset(tags)
 
 
+def callable_of(target: Any) -> Any:
+    """The callable behind a Symbol, an object that `torch.library.custom_op` gave, or a callable itself."""
+    fn = target.fn if isinstance(target, Symbol) else target
+    return getattr(fn, "_opoverload", fn)
+
+
+def overloads_of(packet: torch._ops.OpOverloadPacket) -> list[torch._ops.OpOverload]:
+    """The overloads of an operator."""
+    return [getattr(packet, name) for name in packet.overloads()]
+
+
 @cache
 def symbol_of(fn: Callable[..., Any]) -> Symbol:
     """The Symbol of a callable; one object for one callable.
@@ -78,8 +83,7 @@ def symbol_of(fn: Callable[..., Any]) -> Symbol:
     if isinstance(fn, torch._ops.OpOverload):
         return Symbol(f"torch.ops.{fn}", fn, tags=tags_of(fn))
     if isinstance(fn, torch._ops.OpOverloadPacket):
-        overloads = [getattr(fn, name) for name in fn.overloads()]
-        return Symbol(f"torch.ops.{fn}", fn, tags=frozenset().union(*map(tags_of, overloads)))
+        return Symbol(f"torch.ops.{fn}", fn, tags=frozenset().union(*map(tags_of, overloads_of(fn))))
     return Symbol(qualified_name(fn), fn)
 
 

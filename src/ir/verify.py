@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fulgurite.ir.errors import InvalidTrace
 from fulgurite.ir.printer import DELETE
 
 if TYPE_CHECKING:
     from fulgurite.ir.trace import BoundSymbol, Trace
-
-
-class InvalidTrace(Exception):
-    """A trace is no valid program; the message shows the lines around the fault."""
 
 
 def check(trace: Trace) -> None:

@@ -67,22 +67,6 @@ class _RecordedGenerator:
         self._recorder.refuse("the program asks for a seed from the system", "seed outside of fg.jit")
 
 
-@contextmanager
-def recorded_generator(recorder: Recorder) -> Iterator[None]:
-    """Put the stand-in in place, and leave the real generator's state as it was.
-
-    `torch.random` keeps the generator in a module global that all its functions read; there is no public hook.
-    """
-    real = torch.random.default_generator
-    state = real.get_state()
-    torch.random.default_generator = _RecordedGenerator(recorder, real)  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        torch.random.default_generator = real
-        real.set_state(state)
-
-
 _override_query = torch.overrides.has_torch_function
 
 
@@ -91,26 +75,8 @@ def _has_torch_function(args: Any) -> bool:
     return any(isinstance(arg, torch.Tensor) and type(arg) not in plain for arg in args)
 
 
-@contextmanager
-def unseen_mode() -> Iterator[None]:
-    """Answer `torch.overrides.has_torch_function` as if no mode were active.
-
-    `torch.nn` asks it through the module attribute; torch's functions have their own references, which stay.
-    """
-    torch.overrides.has_torch_function = _has_torch_function
-    try:
-        yield
-    finally:
-        torch.overrides.has_torch_function = _override_query
-
-
-@contextmanager
-def recorded_functions(recorder: Recorder) -> Iterator[None]:
-    """Give `autograd.Function.apply` the stand-ins of real tensors, so that its history is theirs.
-
-    `apply` is the one entry to autograd that no mode sees.
-    """
-    original, thread = torch.autograd.Function.__dict__["apply"], threading.get_ident()
+def _recorded_apply(recorder: Recorder, original: Any) -> Any:
+    thread = threading.get_ident()
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() == thread:
@@ -118,8 +84,27 @@ def recorded_functions(recorder: Recorder) -> Iterator[None]:
                 args, kwargs = recorder.adopt(args), recorder.adopt(kwargs)
         return original.__func__(cls, *args, **kwargs)
 
-    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment, method-assign]
+    return classmethod(apply)
+
+
+@contextmanager
+def disguised(recorder: Recorder) -> Iterator[None]:
+    """Put the stand-ins in place, and leave everything, the real generator's state too, as it was.
+
+    None of these has a public hook. `torch.random` keeps the generator in a module global that its functions read.
+    `torch.nn` asks `has_torch_function` through the module attribute; torch's functions have their own references.
+    `autograd.Function.apply` is the one entry to autograd that no mode sees: it must be given the stand-ins of real
+    tensors, so that its history is theirs.
+    """
+    generator, function, overrides = torch.random.default_generator, torch.autograd.Function, torch.overrides
+    state, apply = generator.get_state(), function.__dict__["apply"]
+    torch.random.default_generator = _RecordedGenerator(recorder, generator)  # type: ignore[assignment]
+    overrides.has_torch_function = _has_torch_function
+    function.apply = _recorded_apply(recorder, apply)  # type: ignore[method-assign]
     try:
         yield
     finally:
-        torch.autograd.Function.apply = original
+        function.apply = apply
+        overrides.has_torch_function = _override_query
+        torch.random.default_generator = generator
+        generator.set_state(state)

@@ -2,81 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 
 _TABLES = ("_parameters", "_buffers", "_modules")
 
 
-@dataclass
-class _Before:
-    module: torch.nn.Module
-    attributes: dict[str, Any]
-    tables: dict[str, dict[str, Any]]
-    containers: dict[str, Any]
+class _Before(NamedTuple):
+    """A container of a module, named unless it is its attributes, and a copy of it from before."""
+
+    name: str
+    container: Any
+    copy: Any
 
 
 def snapshot(modules: list[torch.nn.Module]) -> list[_Before]:
-    """The attributes, parameter tables, and list and dict attributes of modules, one level deep."""
-    return [_before(module) for module in modules]
+    """The attributes, parameter tables, and list, dict and set attributes of modules, one level deep."""
+    return [before for module in modules for before in _containers(module)]
 
 
-def _before(module: torch.nn.Module) -> _Before:
-    attributes = dict(vars(module))
-    tables = {name: dict(attributes[name]) for name in _TABLES}
-    containers = {key: value.copy() for key, value in attributes.items() if type(value) in (list, dict, set)}
-    return _Before(module, attributes, tables, containers)
+def _containers(module: torch.nn.Module) -> Iterator[_Before]:
+    attributes = vars(module)
+    yield _Before("", attributes, dict(attributes))
+    for name, value in attributes.items():
+        if name in _TABLES or type(value) in (list, dict, set):
+            yield _Before(name, value, value.copy())
 
 
-def restore(before: list[_Before], stand_in: Callable[[torch.Tensor], Any]) -> tuple[str, str] | None:
+def restore(snapshot: list[_Before], stand_in: Callable[[torch.Tensor], Any]) -> tuple[str, str] | None:
     """Undo what changed; the first change found, with what to do instead, for an error message.
 
     `self.buffer += 1` assigns the buffer to itself: a tensor replaced by its own stand-in is put back and no change.
     """
-    for item in before:
-        for current, table in [(vars(item.module), item.attributes), *_tables(item)]:
-            _put_back(current, table, stand_in)
-    changes = [change for item in before for change in _undo(item)]
+    for before in snapshot:
+        if isinstance(before.container, dict):
+            _put_back(before.container, before.copy, stand_in)
+    changes = [change for before in snapshot if (change := _undo(before))]
     if not changes:
         return None
     return f"the program writes {changes[0]} of a module", "keep state in buffers that are written in place"
 
 
-def _tables(item: _Before) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    return [(item.attributes[name], table) for name, table in item.tables.items()]
+def _put_back(now: dict[str, Any], old: dict[str, Any], stand_in: Callable[[torch.Tensor], Any]) -> None:
+    for key, value in old.items():
+        new = now.get(key)
+        if new is not None and new is not value and isinstance(value, torch.Tensor) and stand_in(value) is new:
+            now[key] = value
 
 
-def _put_back(current: dict[str, Any], before: dict[str, Any], stand_in: Callable[[torch.Tensor], Any]) -> None:
-    for key, old in before.items():
-        new = current.get(key)
-        if new is not None and new is not old and isinstance(old, torch.Tensor) and stand_in(old) is new:
-            current[key] = old
+def _undo(before: _Before) -> str | None:
+    """Put a container back as it was; what had changed in it."""
+    name, now, old = before
+    if _same(now, old):
+        return None
+    changed = (
+        f"an entry of '{name}'" if name else f"attribute {', '.join(map(repr, _different_keys(now, old))) or 'order'}"
+    )
+    now.clear()
+    now.extend(old) if isinstance(now, list) else now.update(old)
+    return changed
 
 
-def _undo(item: _Before) -> list[str]:
-    module, changes = item.module, []
-    now = vars(module)
-    if now.keys() != item.attributes.keys() or any(now[key] is not item.attributes[key] for key in now):
-        names = [key for key in now.keys() | item.attributes.keys() if now.get(key) is not item.attributes.get(key)]
-        changes.extend(f"attribute '{key}'" for key in sorted(names))
-        now.clear()
-        now.update(item.attributes)
-    for name, table in [*item.tables.items(), *item.containers.items()]:
-        current = item.attributes[name]
-        if _same(current, table):
-            continue
-        changes.append(f"an entry of '{name}'")
-        current.clear()
-        current.extend(table) if isinstance(current, list) else current.update(table)
-    return changes
+def _same(now: Any, old: Any) -> bool:
+    if isinstance(now, dict):
+        return list(now) == list(old) and all(now[key] is old[key] for key in old)
+    if isinstance(now, list):
+        return len(now) == len(old) and all(a is b for a, b in zip(now, old))
+    return bool(now == old)
 
 
-def _same(current: Any, before: Any) -> bool:
-    if isinstance(current, dict):
-        return list(current) == list(before) and all(current[key] is before[key] for key in before)
-    if isinstance(current, list):
-        return len(current) == len(before) and all(a is b for a, b in zip(current, before))
-    return bool(current == before)
+def _different_keys(now: dict[str, Any], old: dict[str, Any]) -> list[str]:
+    return sorted(key for key in now.keys() | old.keys() if now.get(key, now) is not old.get(key, now))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import MethodWrapperType
 from typing import Any, NoReturn
@@ -19,12 +19,12 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fulgurite.ir import BoundSymbol, Proxy, Symbol, TensorProxy, Trace, is_proxy, symbol_of
+from fulgurite.ir import BoundSymbol, Symbol, TensorProxy, Trace, is_proxy, symbol_of
 from fulgurite.ir.errors import TraceError
 from fulgurite.ir.printer import identifier
 from fulgurite.ir.tree import leaves, map_leaves
 from fulgurite.trace import meta
-from fulgurite.trace.disguise import recorded_functions, recorded_generator, unseen_mode
+from fulgurite.trace.disguise import disguised
 from fulgurite.trace.rules import apply_rule, rule_for
 from fulgurite.trace.source import whereabouts
 
@@ -60,14 +60,13 @@ class Input:
     before: AutogradState
 
 
-Locate = Callable[[torch.Tensor], "tuple[str, str] | None"]
-"""Finds where a real tensor lives: the source that gives it, and a name for it."""
-
-
 class Recorder:
-    """Builds the calls of one trace while a program runs on fake tensors."""
+    """Builds the calls of one trace while a program runs on fake tensors.
 
-    def __init__(self, locate: Locate, modules: dict[int, str]) -> None:
+    `locate` finds where a real tensor lives: the source that gives it, and a name for it.
+    """
+
+    def __init__(self, locate: Callable[[torch.Tensor], tuple[str, str] | None], modules: dict[int, str]) -> None:
         self.fake_mode = FakeTensorMode()
         self.locate = locate
         self.modules = modules
@@ -116,10 +115,6 @@ class Recorder:
             self.refuse("a tensor that was not made by the traced program is used in it", "pass it as an argument")
         return known[1]
 
-    def saved_proxies(self, names: list[str]) -> list[TensorProxy]:
-        """Proxies by name."""
-        return [self.proxy(self.tensors[name]) for name in names]
-
     def define(self, tensor: torch.Tensor) -> TensorProxy:
         """The proxy of an op's output: the known one, or a new one where it is new or changed its metadata."""
         known = self._proxies.get(id(tensor))
@@ -140,7 +135,7 @@ class Recorder:
             tensor.device,
             tensor.requires_grad,
             self._storages.setdefault(storage, len(self._storages)),
-            tensor.storage_offset() if strided else None,
+            int(tensor.storage_offset()) if strided else None,
             tensor.layout,
             " ".join(name for name, is_set in (("conj", tensor.is_conj()), ("neg", tensor.is_neg())) if is_set),
         )
@@ -173,10 +168,6 @@ class Recorder:
         """Let go of the real tensors; the fake ones stay, so that a backward can still be recorded."""
         self.inputs = [replace(item, real=item.fake) for item in self.inputs]
 
-    def knows(self, real: torch.Tensor) -> bool:
-        """Whether a real tensor is an input already."""
-        return self.stand_in(real) is not None
-
     def stand_in(self, real: torch.Tensor) -> torch.Tensor | None:
         """The fake tensor of a real one that is an input already."""
         reference, fake = self._fakes.get(id(real), (None, None))
@@ -192,7 +183,7 @@ class Recorder:
         """Run a call of the program and record it with the dispatcher calls that it makes."""
         named = None if isinstance(fn, MethodWrapperType) else (self.proxies(args), self.proxies(kwargs))
         self.autocast |= torch._C._is_any_autocast_enabled()
-        self.open = subs = []
+        subs = self.open = list[BoundSymbol]()
         try:
             out = fn(*args, **kwargs)
         except Exception as error:
@@ -237,8 +228,7 @@ class Recorder:
         return self.define(leaf) if isinstance(leaf, torch.Tensor) else leaf
 
     def _append(self, symbol: Symbol, args: Any, kwargs: Any, output: Any, subs: tuple[BoundSymbol, ...] = ()) -> None:
-        bsym = BoundSymbol(symbol, tuple(args), kwargs, output, subs)
-        bsym = self._link(bsym)
+        bsym = self._link(BoundSymbol(symbol, tuple(args), kwargs, output, subs))
         if self.open is not None:
             self.open.append(bsym)
             return
@@ -269,9 +259,8 @@ class Recorder:
         """Raise a TraceError for the user's line, and keep it in case the program swallows it."""
         source, module = whereabouts(self.modules)
         where = f"{source.file}:{source.line}: " if source else ""
-        inside = f" (in {module})" if module else ""
-        self.failure = error = TraceError(f"{where}{what}{inside}; {instead}")
-        raise error
+        self.failure = TraceError(f"{where}{what}{f' (in {module})' if module else ''}; {instead}")
+        raise self.failure
 
     def _call_failed(self, fn: Callable[..., Any], args: Any, kwargs: Any, error: Exception) -> NoReturn:
         """Give eager's own exception; where eager would not raise, say that the call can't be traced."""
@@ -281,7 +270,8 @@ class Recorder:
         try:
             meta.probe(fn, args, kwargs)
         except Exception as eager_error:
-            self._annotate(eager_error, name, args, kwargs)
+            if hasattr(eager_error, "add_note"):
+                eager_error.add_note(self._note_of(name, args, kwargs))
             raise eager_error from (None if str(eager_error) == str(error) else error)
         if type(error).__module__.startswith("torch._subclasses") or not _reached_dispatcher(error):
             self.refuse(
@@ -290,26 +280,23 @@ class Recorder:
             )
         raise error
 
-    def _annotate(self, error: Exception, name: str, args: Any, kwargs: Any) -> None:
+    def _note_of(self, name: str, args: Any, kwargs: Any) -> str:
         source, module = whereabouts(self.modules)
         types = ", ".join(p.type_string for p in leaves(self.proxies((args, kwargs))) if is_proxy(p))
         where = f"{source.file}:{source.line}" if source else "unknown line"
-        inside = f", in {module}" if module else ""
-        if hasattr(error, "add_note"):
-            error.add_note(f"while fulgurite traced {where}{inside}: {name}({types})")
+        return f"while fulgurite traced {where}{f', in {module}' if module else ''}: {name}({types})"
 
     def _refuse_outside_data(self, fn: Callable[..., Any], out: Any) -> None:
         for leaf in leaves(out):
             real = isinstance(leaf, torch.Tensor) and not isinstance(leaf, FakeTensor)
-            if real and not self.knows(leaf) and self.locate(leaf) is None:
+            if real and self.stand_in(leaf) is None and self.locate(leaf) is None:
                 self.refuse(f"{symbol_of(fn).name} makes a tensor of data outside of torch", "pass it as an argument")
 
     # -- the result ---------------------------------------------------------------------------------------------
 
     def trace(self, name: str, output: Any) -> Trace:
         """What was recorded until now."""
-        inputs: tuple[Proxy, ...] = tuple(item.proxy for item in self.inputs)
-        return Trace(name, inputs, tuple(self.calls), output, dict(self.constants))
+        return Trace(name, tuple(item.proxy for item in self.inputs), tuple(self.calls), output, dict(self.constants))
 
 
 def _reached_dispatcher(error: Exception) -> bool:
@@ -333,13 +320,11 @@ class _OpMode(TorchDispatchMode):
         super().__init__()
         self.recorder = recorder
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func.namespace in _SHALLOW:  # metadata queries such as prim.device are no ops
             return func(*args, **kwargs)
-        if func is _LIFT and not isinstance(args[0], FakeTensor) and not self.recorder.knows(args[0]):
+        if func is _LIFT and not isinstance(args[0], FakeTensor) and self.recorder.stand_in(args[0]) is None:
             return self.recorder.constant(args[0])
         return self.recorder.op(func, self.recorder.adopt(args), self.recorder.adopt(kwargs))
 
@@ -351,9 +336,7 @@ class _CallMode(TorchFunctionMode):
         super().__init__()
         self.recorder = recorder
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         recorder = self.recorder
         args, kwargs = recorder.adopt(args), recorder.adopt(kwargs or {})
         if isinstance(func, MethodWrapperType) and func.__name__ != "__get__":
@@ -381,20 +364,15 @@ def _check_setter(recorder: Recorder, setter: Any, args: tuple[Any, ...]) -> Non
 @contextmanager
 def recording(recorder: Recorder) -> Iterator[None]:
     """Run the block under the recorder's modes; everything global is afterwards as it was."""
-    with ExitStack() as stack:
-        stack.enter_context(recorded_generator(recorder))
-        stack.enter_context(unseen_mode())
-        stack.enter_context(recorded_functions(recorder))
-        stack.callback(torch.clear_autocast_cache)
-        stack.enter_context(recorder.fake_mode)
-        stack.enter_context(_OpMode(recorder))
-        stack.enter_context(_CallMode(recorder))
-        try:
+    try:
+        with disguised(recorder), recorder.fake_mode, _OpMode(recorder), _CallMode(recorder):
             yield
-        except Exception as error:
-            if getattr(error, "trace", None) is None:
-                error.trace = recorder.trace("partial", ())  # type: ignore[attr-defined]
-            error.args = tuple(a.replace("FakeTensor", "Tensor") if type(a) is str else a for a in error.args)
-            raise
+    except Exception as error:
+        if getattr(error, "trace", None) is None:
+            error.trace = recorder.trace("partial", ())  # type: ignore[attr-defined]
+        error.args = tuple(a.replace("FakeTensor", "Tensor") if type(a) is str else a for a in error.args)
+        raise
+    finally:
+        torch.clear_autocast_cache()
     if recorder.failure is not None:
         raise recorder.failure

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,9 +11,10 @@ from torch._library import simple_registry
 from torch._library.custom_ops import OPDEFS
 
 from fulgurite.ir import Symbol
+from fulgurite.ir.symbol import callable_of, overloads_of
 
 
-@dataclass
+@dataclass(frozen=True)
 class Rule:
     """The two halves of a gradient rule; either may be registered first."""
 
@@ -28,14 +29,11 @@ changes = 0
 """How often a rule was registered or forgotten; traces that were made before are made again."""
 
 
-def _key(target: Any) -> Any:
-    fn = target.fn if isinstance(target, Symbol) else target
-    return getattr(fn, "_opoverload", fn)
-
-
-def _rule(target: Any) -> Rule:
-    key = _key(target)
-    return _rules.setdefault(key, Rule(getattr(target, "name", None) or str(key)))
+def _register(target: Any, **half: Callable[..., Any]) -> None:
+    key = callable_of(target)
+    known = _rules.get(key) or Rule(getattr(target, "name", None) or str(key))
+    _rules[key] = replace(known, **half)
+    _changed()
 
 
 def register_augmented_forward(symbol: Symbol | Callable[..., Any]) -> Callable[..., Any]:
@@ -50,8 +48,7 @@ def register_augmented_forward(symbol: Symbol | Callable[..., Any]) -> Callable[
     """
 
     def register(fn: Callable[..., Any]) -> Callable[..., Any]:
-        _rule(symbol).augmented_forward = fn
-        _changed()
+        _register(symbol, augmented_forward=fn)
         return fn
 
     return register
@@ -66,8 +63,7 @@ def register_backward(symbol: Symbol | Callable[..., Any]) -> Callable[..., Any]
     """
 
     def register(fn: Callable[..., Any]) -> Callable[..., Any]:
-        _rule(symbol).backward = fn
-        _changed()
+        _register(symbol, backward=fn)
         return fn
 
     return register
@@ -75,7 +71,7 @@ def register_backward(symbol: Symbol | Callable[..., Any]) -> Callable[..., Any]
 
 def deregister(symbol: Symbol | Callable[..., Any]) -> None:
     """Forget the rules of a symbol."""
-    _rules.pop(_key(symbol), None)
+    _rules.pop(callable_of(symbol), None)
     _changed()
 
 
@@ -90,13 +86,13 @@ def rule_for(fn: Callable[..., Any]) -> Rule | None:
         return None
     found = _rules.get(fn)
     if found is None and isinstance(fn, torch._ops.OpOverloadPacket):
-        found = next((_rules[op] for op in _overloads(fn) if op in _rules), None)
+        found = next((_rules[op] for op in overloads_of(fn) if op in _rules), None)
     if found is None and isinstance(fn, torch._ops.OpOverload):
         found = _rules.get(fn.overloadpacket)
     return found if found and found.augmented_forward and found.backward else None
 
 
-def formula_of(op: torch._ops.OpOverload) -> tuple[Any, ...]:
+def formula_of(op: Any) -> tuple[Any, ...]:
     """What a custom op's gradient and metadata come from; another value when the user registers something new.
 
     Private: `torch.library` has no public way to ask what is registered.
@@ -107,10 +103,6 @@ def formula_of(op: torch._ops.OpOverload) -> tuple[Any, ...]:
     definition = (found._setup_context_fn, found._backward_fn, found._abstract_fn) if found else ()
     kernels = tuple(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key) for key in ("Autograd", "Meta"))
     return (*definition, *kernels, entry.fake_impl.kernel)
-
-
-def _overloads(packet: torch._ops.OpOverloadPacket) -> Iterable[Any]:
-    return [getattr(packet, name) for name in packet.overloads()]
 
 
 def apply_rule(rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

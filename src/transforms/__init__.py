@@ -5,18 +5,7 @@ from fulgurite.transforms.dead_code import dead_code
 from fulgurite.transforms.flatten import flatten, open_composites
 from fulgurite.transforms.last_use import last_use
 from fulgurite.transforms.no_ops import no_ops
-from fulgurite.transforms.pipeline import DEFAULT_PASSES, Pass, run
+from fulgurite.transforms.pipeline import run
 from fulgurite.transforms.split import split
 
-__all__ = [
-    "DEFAULT_PASSES",
-    "Pass",
-    "common_subexpressions",
-    "dead_code",
-    "flatten",
-    "last_use",
-    "no_ops",
-    "open_composites",
-    "run",
-    "split",
-]
+__all__ = ["common_subexpressions", "dead_code", "flatten", "last_use", "no_ops", "open_composites", "run", "split"]

@@ -6,7 +6,8 @@ t2 = torch.cos(t1)      ->      t2 = torch.cos(t1); del t1
 
 from __future__ import annotations
 
-from fulgurite.ir import DELETE, BoundSymbol, Proxy, Trace
+from fulgurite.ir import BoundSymbol, Proxy, Trace
+from fulgurite.ir.printer import DELETE
 
 
 def last_use(trace: Trace) -> Trace:

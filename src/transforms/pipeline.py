@@ -7,23 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from fulgurite.ir import Trace
-from fulgurite.transforms.common_subexpressions import common_subexpressions
-from fulgurite.transforms.dead_code import dead_code
-from fulgurite.transforms.last_use import last_use
-from fulgurite.transforms.no_ops import no_ops
 
 Pass = Callable[[Trace], Trace]
 
-DEFAULT_PASSES: tuple[Pass, ...] = (no_ops, common_subexpressions, dead_code)
-"""Passes that every trace goes through before executors claim its calls; `last_use` comes after them."""
-
 
 def run(trace: Trace, passes: Sequence[Pass], *, verify: bool = False) -> Trace:
-    """Apply passes in order; `result.history` holds every stage.
-
-    Args:
-        verify: check each stage (see `Trace.verify`); tests do.
-    """
+    """Apply passes in order, and verify each stage if asked to; `result.history` holds every stage."""
     for transform in passes:
         start = time.perf_counter()
         made = transform(trace)
@@ -35,6 +24,3 @@ def run(trace: Trace, passes: Sequence[Pass], *, verify: bool = False) -> Trace:
         if verify:
             trace.verify()
     return trace
-
-
-__all__ = ["DEFAULT_PASSES", "Pass", "common_subexpressions", "dead_code", "last_use", "no_ops", "run"]
