@@ -9,10 +9,11 @@ import threading
 import warnings
 import weakref
 
-import fulgurite as fg
 import pytest
 import torch
 from torch import Tensor, nn
+
+import fulgurite as fg
 
 SCALE = torch.ones(3)
 

@@ -6,14 +6,17 @@ python -m fulgurite.tools.draw model.py:factory -o model.html
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import fulgurite as fg
 import graphviz
+
+import fulgurite as fg
 from fulgurite.tools.dot import dot_source
 from fulgurite.tools.html import html_page
 
@@ -67,17 +70,21 @@ def load_factory(target: str) -> Callable[[], Any]:
     """The function that `path.py:name` names.
 
     Raises:
-        ValueError: `target` has no colon, or the file has no such name.
+        ValueError: `target` has no colon, there is no such file, or no such function in it.
     """
     file, _, name = target.rpartition(":")
-    spec = importlib.util.spec_from_file_location(Path(file).stem, file) if file else None
+    path = Path(file)
+    spec = importlib.util.spec_from_file_location(path.stem, path) if path.is_file() else None
     if spec is None or spec.loader is None:
         raise ValueError(f"expected path.py:factory, got {target!r}")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look there for the module that they are in
+    sys.path.insert(0, str(path.resolve().parent))
     spec.loader.exec_module(module)
-    if not hasattr(module, name):
-        raise ValueError(f"{file} has no {name!r}")
-    return getattr(module, name)  # type: ignore[no-any-return]
+    if not callable(getattr(module, name, None)):
+        raise ValueError(f"{file} has no function {name!r}")
+    factory: Callable[[], Any] = getattr(module, name)
+    return factory
 
 
 def main() -> None:
@@ -87,7 +94,11 @@ def main() -> None:
     parser.add_argument("-o", "--output", default="trace.html", help=f"a file; suffixes are {', '.join(SUFFIXES)}")
     parser.add_argument("--grad", action="store_true", help="the joint trace, with the backward")
     args = parser.parse_args()
-    model, inputs = load_factory(args.factory)()
+    try:
+        factory = load_factory(args.factory)
+    except ValueError as error:
+        parser.error(str(error))
+    model, inputs = factory()
     inputs = inputs if isinstance(inputs, tuple) else (inputs,)
     draw(fg.make_trace(model, grad=args.grad)(*inputs), args.output)
     print(args.output)

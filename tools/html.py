@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import networkx
@@ -77,7 +78,7 @@ def _path(layout: Layout, source: str, target: str) -> str:
     (x, y), (end_x, end_y) = layout.places[source], layout.places[target]
     points = [(x, y + HEIGHT / 2), *layout.bends[source, target], (end_x, end_y - HEIGHT / 2)]
     parts = [f"M{points[0][0]:.0f},{points[0][1]:.0f}"]
-    for (x0, y0), (x1, y1) in zip(points, points[1:]):
+    for (x0, y0), (x1, y1) in pairwise(points):
         middle = (y0 + y1) / 2
         parts.append(f"C{x0:.0f},{middle:.0f} {x1:.0f},{middle:.0f} {x1:.0f},{y1:.0f}")
     return "".join(parts)

@@ -7,6 +7,7 @@ Longest-path layering, barycentre sweeps, and then coordinates by least squares,
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import networkx
 
@@ -116,7 +117,7 @@ def _coordinates(
     for layer in layers:
         widths = [WIDTH if node in graph else BEND_WIDTH for node in layer]
         offset = [0.0]
-        for before, after in zip(widths, widths[1:]):
+        for before, after in pairwise(widths):
             offset.append(offset[-1] + (before + after) / 2 + GAP_X)
         offsets.append(offset)
         x.update((node, place - offset[-1] / 2) for node, place in zip(layer, offset))

@@ -12,7 +12,8 @@ header { grid-column: 1 / 3; display: flex; gap: .3em 1em; align-items: center; 
   border-bottom: 1px solid var(--line); flex-wrap: wrap; }
 header h1 { font-size: 1em; margin: 0; } header input { font: inherit; padding: .2em .5em; }
 header span span { white-space: nowrap; margin-right: .8em; }
-.key { display: inline-block; width: 1em; height: 1em; border: 1px solid #777; vertical-align: -2px; margin-right: .3em; }
+.key { display: inline-block; width: 1em; height: 1em; border: 1px solid #777; vertical-align: -2px;
+  margin-right: .3em; }
 #graph { width: 100%; height: 100%; cursor: grab; min-height: 0; touch-action: none; user-select: none; }
 #graph:active { cursor: grabbing; } :focus-visible { outline: 2px solid var(--mark); outline-offset: -2px; }
 #side { display: grid; grid-template-rows: minmax(0, 1fr) auto; border-left: 1px solid var(--line); min-width: 0; }

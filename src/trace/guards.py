@@ -24,6 +24,7 @@ from torch.autograd import forward_ad
 
 from fulgurite.ir.printer import Namespace, compile_source
 from fulgurite.trace import rules
+from fulgurite.trace.inputs import last_name
 from fulgurite.trace.program import Program
 from fulgurite.trace.structure import parts_of
 
@@ -61,6 +62,7 @@ def build_prologue(program: Program, args: tuple[Any, ...], kwargs: dict[str, An
     builder.global_state(state)
     builder.arguments(args, kwargs)
     builder.modules()
+    builder.reads()
     builder.tensors()
     return builder.build()
 
@@ -170,11 +172,34 @@ class _Builder:
         for module, source, path in self.program.locator.modules.values():
             self._module(module, source, path or "module")
 
+    def reads(self) -> None:
+        """Numbers, strings and functions that the program's code can name: globals, closures, defaults, attributes."""
+        for source, value, name in self.program.locator.values:
+            if isinstance(value, types.FunctionType):
+                self._function(source, value, name)
+            elif "__defaults__" in source or "__kwdefaults__" in source or self._is_read(source):
+                self._leaf(source, name or source, value)
+
+    def _function(self, source: str, value: types.FunctionType, name: str) -> None:
+        function, code = self.names.bind("read", value), self.names.bind("code", value.__code__)
+        same = "" if source in (function, "function") else f"{source} is {function} and "
+        self.require(f"{same}{function}.__code__ is {code}", f"function {name}")
+
+    def _is_read(self, source: str) -> bool:
+        name = last_name(source)
+        if source.endswith(".cell_contents") or source.startswith("len("):
+            return not source.startswith("len(args")
+        return name in self.program.locator.used_names and name != "training" and "__dict__['_" not in source
+
     def _module(self, module: torch.nn.Module, source: str, path: str) -> None:
         name = self.names.bind("m", module)
         if source != name and not source.startswith("args") and "._modules[" not in source:
             self.require(f"{source} is {name}", f"{path} is the module that it was")
-        checks = [f"{name}.training is {module.training}", f"{name}.__class__ is {self.names.bind('C', type(module))}"]
+        checks = [
+            f"len({name}.__dict__) == {len(vars(module))}",
+            f"{name}.training is {module.training}",
+            f"{name}.__class__ is {self.names.bind('C', type(module))}",
+        ]
         if module._modules:
             checks.append(f"{name}._modules == {self.names.bind('children', dict(module._modules))}")
         for hooks in _HOOKS:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import enum
 import functools
+import re
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +30,8 @@ class Locator:
     def __init__(self, fn: Any, namespace: Namespace, arguments: Sequence[tuple[Any, str, str]]) -> None:
         self.namespace = namespace
         self.modules: dict[int, tuple[torch.nn.Module, str, str]] = {}
+        self.values: list[tuple[str, Any, str]] = []
+        self.used_names: set[str] = set()
         self._tensors: dict[int, tuple[str, str]] = {}
         root = namespace.bind("module" if isinstance(fn, torch.nn.Module) else "function", fn)
         self._search([(fn, root, ""), *arguments])
@@ -41,6 +45,9 @@ class Locator:
         queue, seen = deque(roots), dict[int, Any]()
         while queue and len(seen) < _LIMIT:
             value, source, name = queue.popleft()
+            if isinstance(value, _SIMPLE):
+                self.values.append((source, value, name))
+                continue
             if id(value) in seen:
                 continue
             seen[id(value)] = value
@@ -56,6 +63,8 @@ class Locator:
         bound = self.namespace.bind(f"m_{name}" if name else "module", module)
         self.modules[id(module)] = (module, source, name)
         prefix = f"{name}." if name else ""
+        yield type(module), f"type({bound})", name
+        self.used_names.update(_names(type(module).forward.__code__))
         for table in ("_parameters", "_buffers"):
             for key, tensor in getattr(module, table).items():
                 if tensor is not None:
@@ -79,6 +88,7 @@ class Locator:
         elif isinstance(value, types.FunctionType):
             yield from self._below_function(value, source)
         elif isinstance(value, (list, tuple)):
+            self.values.append((f"len({source})", len(value), f"length of {name}"))
             for i, item in enumerate(value):
                 yield item, f"{source}[{i}]", f"{name}.{i}"
         elif isinstance(value, dict):
@@ -100,6 +110,8 @@ class Locator:
                 yield cell.cell_contents, f"{self.namespace.bind(f'cell_{key}', cell)}.cell_contents", key
             except ValueError:  # not assigned yet
                 continue
+        self.values.append((source, fn, fn.__name__))
+        self.used_names.update(_names(fn.__code__), fn.__code__.co_freevars)
         table = self.namespace.bind("globals_", fn.__globals__)
         for key in _names(fn.__code__):
             if key in fn.__globals__:
@@ -112,7 +124,7 @@ class Locator:
         file = getattr(value, "__file__", None) or _file_of_class(value)
         if file is None or not is_users(file):
             return
-        kinds: tuple[type, ...] = (torch.Tensor, torch.nn.Module, list, dict)
+        kinds: tuple[type, ...] = (torch.Tensor, torch.nn.Module, list, dict, *_SIMPLE)
         if isinstance(value, type):
             kinds = (*kinds, types.FunctionType)
         for key, item in list(vars(value).items()):
@@ -122,6 +134,7 @@ class Locator:
 
 def _names(code: types.CodeType) -> Iterator[str]:
     yield from code.co_names
+    yield from (constant for constant in code.co_consts if isinstance(constant, str))  # keys: config["scale"]
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _names(constant)
@@ -155,6 +168,11 @@ def _code(fn: Any) -> Any:
     return getattr(target, "__code__", None) or getattr(getattr(target, "__func__", None), "__code__", None)
 
 
+def last_name(source: str) -> str:
+    """The attribute, key or variable that a source ends in."""
+    return (re.findall(r"[A-Za-z_]\w*", source) or [""])[-1]
+
+
 def definition(fn: Any) -> str:
     """File and line of a function, or of a module's forward."""
     code = _code(fn)
@@ -172,4 +190,5 @@ def can_follow(leaf: Any) -> bool:
 
 
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_SIMPLE = (bool, int, float, complex, str, torch.dtype, torch.device, enum.Enum, type(None))
 _KNOWN = ("builtins", "torch", "types", "functools")

@@ -74,6 +74,7 @@ def capture(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
         if isinstance(leaf, torch.Tensor):
             recorder.add_input(leaf, source, name)
     fake_args = replace_leaves(args, recorder.adopt_leaf), replace_leaves(kwargs, recorder.adopt_leaf)
+    given = [leaf for _, leaf in walk(fake_args)]
     snapshot = effects.snapshot([module for module, _, _ in locator.modules.values()])
     _active.depth = getattr(_active, "depth", 0) + 1
     try:
@@ -85,6 +86,9 @@ def capture(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
         changed = effects.restore(snapshot, recorder.stand_in)
     if changed:
         recorder.refuse(*changed)
+    now = [leaf for _, leaf in walk(fake_args)]
+    if len(now) != len(given) or any(a is not b for a, b in zip(now, given)):
+        recorder.refuse("the program writes a list or dict argument", "return the new values instead")
     return _program(recorder, result, locator, namespace)
 
 
