@@ -6,8 +6,6 @@
 torch.Size([3, 2])
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

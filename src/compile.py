@@ -1,7 +1,5 @@
 """From a captured program to a callable: plan, passes, executors, code; the stages are kept to look at."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,8 +13,8 @@ from fulgurite.ir import Trace, is_proxy
 from fulgurite.ir.printer import Namespace, compile_source, compile_trace
 from fulgurite.trace.guards import Prologue
 from fulgurite.trace.program import Program, record_backward
-from fulgurite.trace.structure import parts_of
-from fulgurite.training import Pair, Plan, autograd_function, plan_outputs
+from fulgurite.trace.structure import parts_of, walk
+from fulgurite.training import Pair, Plan, autograd_function, plan_outputs, without_autocast
 from fulgurite.transforms import common_subexpressions, dead_code, flatten, last_use, no_ops, run, split
 from fulgurite.transforms.pipeline import Pass
 
@@ -51,58 +49,51 @@ def timed(times: Times, phase: str) -> Iterator[None]:
         times[phase] = times.get(phase, 0.0) + time.perf_counter() - start
 
 
+@dataclass
 class Compiler:
-    """Compiles one captured program.
+    """Compiles one captured program, adding seconds to `times` by phase.
 
-    Args:
-        times: seconds by phase, added to.
-        backward_stages: receives the stages of each backward that is compiled, now or later.
+    `backward_stages` receives the stages of each backward that is compiled, now or later.
     """
 
-    def __init__(self, program: Program, options: Options, times: Times, backward_stages: list[Trace]) -> None:
-        self.program = program
-        self.options = options
-        self.times = times
-        self.backward_stages = backward_stages
+    program: Program
+    options: Options
+    times: Times
+    backward_stages: list[Trace]
 
     def compile(self) -> tuple[Callable[..., Any], list[Trace]]:
         """A function of the trace's inputs that returns what the program returns, and the forward's stages."""
-        program = self.program
-        if program.needs_grad:
-            body, stages, names = self._training()
-        else:
-            body, stages, names = self._inference(list(program.outputs))
-            if torch.is_grad_enabled() and any(item.fake.requires_grad for item in program.recorder.inputs):
-                body = _below_autograd(body)
+        program, names = self.program, list(self.program.outputs)
+        body, stages = self._training() if program.needs_grad else self._inference(names)
+        has_grad = any(item.fake.requires_grad for item in program.recorder.inputs)
+        if has_grad and torch.is_grad_enabled() and not program.needs_grad:
+            body = _below_autograd(body)
         return rebuilding(program, body, names), stages
 
-    def _inference(self, names: list[str]) -> tuple[Callable[..., Any], list[Trace], list[str]]:
-        program = self.program
-        recorded = program.trace
+    def _inference(self, names: list[str]) -> tuple[Callable[..., Any], list[Trace]]:
+        program, recorded = self.program, self.program.trace
         flat = replace(recorded, output=tuple(program.recorder.proxy(program.outputs[name]) for name in names))
         before: tuple[Pass, ...] = (flatten,) if program.recorder.autocast else ()
         final = self._optimise(flat, (*self.options.transforms, *before, no_ops, common_subexpressions, dead_code))
-        return self._code(final), [recorded, *final.history[1:]], names
+        return self._code(final), [recorded, *final.history[1:]]
 
-    def _training(self) -> tuple[Callable[..., Any], list[Trace], list[str]]:
-        program, recorder = self.program, self.program.recorder
-        plan = plan_outputs(program)
-        returned = [name for name in (*plan.targets, *plan.plain)]
-        if not plan.targets:
-            body, stages, _ = self._inference(returned)
-            body = _below_autograd(body)
-        else:
+    def _training(self) -> tuple[Callable[..., Any], list[Trace]]:
+        plan = plan_outputs(self.program)
+        if plan.targets:
             body, stages = self._differentiable(plan)
-        finish = self._finish(plan, returned)
+        else:
+            body, stages = self._inference(plan.plain)
+            body = _below_autograd(body)
+        finish = self._finish(plan)
 
         def run_all(*inputs: torch.Tensor) -> Any:
             return finish(*inputs, *body(*inputs))
 
         if not torch.is_grad_enabled():  # the program enables it inside
             run_all = torch.enable_grad()(run_all)
-        if recorder.autocast and plan.views:
-            run_all = _without_autocast(run_all)
-        return run_all, stages, list(program.outputs)
+        if self.program.recorder.autocast and plan.views:
+            run_all = without_autocast(run_all)
+        return run_all, stages
 
     def _differentiable(self, plan: Plan) -> tuple[Callable[..., Any], list[Trace]]:
         given = (True,) * len(plan.targets)
@@ -111,8 +102,7 @@ class Compiler:
             with timed(self.times, "record backward"):
                 joint = record_backward(self.program, plan.targets, plan.plain, given)
         except Exception as error:  # eager raises it when backward is called, and so do we
-            failure = error
-            joint = self._without_backward(plan)
+            failure, joint = error, self._without_backward(plan)
         if not self.program.edges:
             self.program.recorder.refuse(
                 "an output requires grad, but no gradient leads to an input", "make its leaf outside of fg.jit"
@@ -129,8 +119,7 @@ class Compiler:
     def _without_backward(self, plan: Plan) -> Trace:
         program = self.program
         outputs = tuple(program.recorder.proxy(program.fake(name)) for name in (*plan.targets, *plan.plain))
-        trace = program.recorder.trace("joint", (outputs, (None,) * len(program.recorder.inputs)))
-        return trace
+        return program.recorder.trace("joint", (outputs, (None,) * len(program.recorder.inputs)))
 
     def _split(self, joint: Trace, cotangents: int) -> tuple[Trace, Trace]:
         passes = (*self.options.transforms, flatten, no_ops, dead_code)
@@ -157,22 +146,17 @@ class Compiler:
         self.backward_stages[:] = final.history
         return compile_trace(final)
 
-    def _finish(self, plan: Plan, returned: list[str]) -> Callable[..., Any]:
+    def _finish(self, plan: Plan) -> Callable[..., Any]:
         """The view calls after the Function: takes inputs and what the body returns, gives the outputs."""
         recorder, program = self.program.recorder, self.program
-        inputs = [item.proxy for item in recorder.inputs]
-        names = {p.name for p in inputs}
-        parameters = [p.name for p in inputs] + [
-            f"_{name}" if name in names else name for name in returned
-        ]  # a written input comes back from the Function as the same object
-        trace = Trace("finish", (), tuple(plan.views), ())
-        body = claim_all(trace, self.options.executors[-1:])
+        names, returned = [item.proxy.name for item in recorder.inputs], (*plan.targets, *plan.plain)
+        # A written input comes back from the Function as the same object.
+        parameters = names + [f"_{name}" if name in names else name for name in returned]
+        body = claim_all(Trace("finish", (), tuple(plan.views), ()), self.options.executors[-1:])
         namespace = Namespace(dict(recorder.constants), short=True)
         lines = [f"def finish({', '.join(parameters)}):"]
-        for name in returned:
-            lines.extend([f"    {name} = _{name}"] if name in names else [])
-        for bsym in body.bound_symbols:
-            lines.append(f"    {namespace.call(bsym)}")
+        lines.extend(f"    {name} = _{name}" for name in returned if name in names)
+        lines.extend(f"    {namespace.call(bsym)}" for bsym in body.bound_symbols)
         lines.append(f"    return ({''.join(name + ', ' for name in program.outputs)})")
         return compile_source(lines, "finish", namespace.globals)
 
@@ -185,17 +169,7 @@ class Compiler:
     def _code(self, trace: Trace) -> Callable[..., Any]:
         with timed(self.times, "codegen"):
             body = compile_trace(trace)
-        return _without_autocast(body) if self.program.recorder.autocast else body
-
-
-def _without_autocast(body: Callable[..., Any]) -> Callable[..., Any]:
-    """What was recorded below autocast has its casts in it, so it runs without."""
-
-    def run_without_autocast(*inputs: Any) -> Any:
-        with torch._C._DisableAutocast():  # private: the public context manager costs ten times as much
-            return body(*inputs)
-
-    return run_without_autocast
+        return without_autocast(body) if self.program.recorder.autocast else body
 
 
 def _below_autograd(body: Callable[..., Any]) -> Callable[..., Any]:
@@ -231,22 +205,15 @@ def _expression(value: Any, namespace: Namespace) -> str:
     if is_proxy(value):
         return str(value.name)
     parts = parts_of(value, objects=True)
-    if parts is None or not _holds_proxy(value):
-        constant = parts is None or type(value) not in (list, dict, tuple)
-        if constant:
-            return namespace.literal(value) if parts is None else namespace.bind("constant", value)
-    assert parts is not None
+    if parts is None:
+        return namespace.literal(value)
+    if type(value) not in (list, dict, tuple) and not any(is_proxy(leaf) for _, leaf in walk(value, objects=True)):
+        return namespace.bind("constant", value)
     items = [_expression(child, namespace) for child in parts.children]
     if type(value) is list:
         return f"[{', '.join(items)}]"
     if type(value) is tuple:
         return f"({''.join(item + ', ' for item in items)})"
     if type(value) is dict:
-        keys = [namespace.literal(key) for key in value]
-        return "{" + ", ".join(f"{key}: {item}" for key, item in zip(keys, items)) + "}"
+        return "{" + ", ".join(f"{namespace.literal(key)}: {item}" for key, item in zip(value, items)) + "}"
     return f"{namespace.bind('rebuild', parts.rebuild)}(({''.join(item + ', ' for item in items)}))"
-
-
-def _holds_proxy(value: Any) -> bool:
-    parts = parts_of(value, objects=True)
-    return is_proxy(value) if parts is None else any(map(_holds_proxy, parts.children))

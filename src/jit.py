@@ -1,7 +1,5 @@
 """The JIT: specialisations of a function; a call runs the one whose guards hold, or traces a new one."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import threading
@@ -9,8 +7,8 @@ import time
 import types
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch.autograd import forward_ad
@@ -20,8 +18,8 @@ from fulgurite.compile import Compiler, Options, Specialisation, Times, timed
 from fulgurite.executors.base import Executor, get_executor
 from fulgurite.executors.torch_eager import TORCH
 from fulgurite.ir import Trace
-from fulgurite.ir.errors import TraceError
 from fulgurite.ir.printer import add_place
+from fulgurite.ir.trace import Provenance
 from fulgurite.trace.guards import Miss, Prologue, build_prologue, state_guard
 from fulgurite.trace.program import Program, capture, is_tracing, record_backward
 from fulgurite.transforms import open_composites
@@ -30,7 +28,6 @@ from fulgurite.transforms.pipeline import Pass
 MAX_SPECIALISATIONS = 16
 """Past this many, a function runs calls that fit none of them without compiling."""
 
-F = TypeVar("F", bound=Callable[..., Any])
 _tracing_lock = threading.RLock()
 
 
@@ -74,31 +71,34 @@ class Specialisations:
             inputs = entry.prologue.run(args, kwargs)
             if type(inputs) is not Miss:
                 self.stats.hits += 1
-                try:
-                    return entry.run(*inputs)
-                except Exception as error:
-                    add_place(error)
-                    raise
-        return self._miss(args, kwargs)
-
-    def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if _runs_under_a_transform():
-            self.stats.uncompiled += 1
-            return self.fn(*args, **kwargs)
-        with _tracing_lock:
-            for entry in self.entries:  # another thread may have traced it meanwhile
-                inputs = entry.prologue.run(args, kwargs)
-                if type(inputs) is not Miss:
-                    return entry.run(*inputs)
-            if len(self.entries) >= MAX_SPECIALISATIONS:
-                return self._give_up(args, kwargs)
-            entry, inputs = self._specialise(args, kwargs)
-        self.stats.misses += 1
+                break
+        else:
+            traced, inputs = self._miss(args, kwargs)
+            if traced is None:
+                self.stats.uncompiled += 1
+                return self.fn(*args, **kwargs)
+            entry = traced
         try:
             return entry.run(*inputs)
         except Exception as error:
             add_place(error)
             raise
+
+    def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Specialisation | None, Any]:
+        """A new specialisation and its inputs; None where the call is to run without."""
+        if _runs_under_a_transform():
+            return None, ()
+        with _tracing_lock:
+            for entry in self.entries:  # another thread may have traced it meanwhile
+                inputs = entry.prologue.run(args, kwargs)
+                if type(inputs) is not Miss:
+                    return entry, inputs
+            if len(self.entries) >= MAX_SPECIALISATIONS:
+                self._warn(args, kwargs)
+                return None, ()
+            made = self._specialise(args, kwargs)
+        self.stats.misses += 1
+        return made
 
     def _specialise(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Specialisation, list[torch.Tensor]]:
         reasons = [entry.prologue.run(args, kwargs).reason for entry in self.entries[:1]]
@@ -109,24 +109,23 @@ class Specialisations:
         run, forward = Compiler(program, self.options, self.stats.times, backward).compile()
         with timed(self.stats.times, "guards"):
             prologue = build_prologue(program, args, kwargs, state)
-        inputs = [item.real for item in program.recorder.inputs]
-        program.recorder.release()
+        inputs = program.recorder.release()
         entry = Specialisation(prologue, run, forward, backward)
         self.stats.retraces.extend(reasons)
         self.entries = (entry, *self.entries)
         return entry, inputs
 
-    def _give_up(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not self._warned:
-            self._warned = True
-            reason = self.entries[0].prologue.run(args, kwargs).reason
-            warnings.warn(
-                f"fulgurite: {_name(self.fn)} was traced {len(self.entries)} times, most recently because another "
-                f"call was needed where: {reason}; calls that fit none of these traces run without compiling",
-                stacklevel=4,
-            )
-        self.stats.uncompiled += 1
-        return self.fn(*args, **kwargs)
+    def _warn(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._warned:
+            return
+        self._warned = True
+        reason = self.entries[0].prologue.run(args, kwargs).reason
+        name = getattr(self.fn, "__qualname__", None) or type(self.fn).__name__
+        warnings.warn(
+            f"fulgurite: {name} was traced {len(self.entries)} times, most recently because another "
+            f"call was needed where: {reason}; calls that fit none of these traces run without compiling",
+            stacklevel=5,
+        )
 
 
 def _runs_under_a_transform() -> bool:
@@ -136,37 +135,10 @@ def _runs_under_a_transform() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None  # private: torch.func has no public question
 
 
-def _name(fn: Any) -> str:
-    return type(fn).__name__ if isinstance(fn, torch.nn.Module) else getattr(fn, "__qualname__", repr(fn))
+class _Jitted:
+    """Calls go through specialisations; a copy or an unpickled one has its own."""
 
-
-class JittedFunction:
-    """A function that `fg.jit` compiles at its first call; in a class body it binds like a method."""
-
-    def __init__(self, fn: Callable[..., Any], options: Options) -> None:
-        functools.update_wrapper(self, fn, updated=())
-        self._specialisations = Specialisations(fn, options)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._specialisations.call(args, kwargs)
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else types.MethodType(self, instance)
-
-    def __repr__(self) -> str:
-        return f"<fulgurite.jit of {self._specialisations.fn!r}>"
-
-    def __reduce__(self) -> Any:
-        return _jit_again, (self._specialisations.fn, self._specialisations.options)
-
-
-class JittedModule(torch.nn.Module):
-    """Mixed into a module's class: calls go through specialisations, everything else is the module's own.
-
-    The jitted object shares the `__dict__` of the original, so that state set on one shows on the other.
-    """
-
-    __slots__ = ("_specialisations",)
+    __slots__ = ()
     _specialisations: Specialisations
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -174,6 +146,29 @@ class JittedModule(torch.nn.Module):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return _jit_again, (self._specialisations.fn, self._specialisations.options)
+
+
+class JittedFunction(_Jitted):
+    """A function that `fg.jit` compiles at its first call; in a class body it binds like a method."""
+
+    def __init__(self, fn: Callable[..., Any], options: Options) -> None:
+        functools.update_wrapper(self, fn, updated=())
+        self._specialisations = Specialisations(fn, options)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<fulgurite.jit of {self._specialisations.fn!r}>"
+
+
+class JittedModule(_Jitted, torch.nn.Module):
+    """Mixed into a module's class: all but calls is the module's own.
+
+    The jitted object shares the `__dict__` of the original, so that state set on one shows on the other.
+    """
+
+    __slots__ = ("_specialisations",)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return _jit_again(copy.deepcopy(self._specialisations.fn, memo), self._specialisations.options)
@@ -188,18 +183,14 @@ def _jitted_class(kind: type) -> type:
 def _jit_again(fn: Any, options: Options) -> Any:
     if not isinstance(fn, torch.nn.Module):
         return JittedFunction(fn, options)
-    jitted = object.__new__(_jitted_class(type(fn)))
+    kind: Any = type(fn)
+    jitted: Any = object.__new__(_jitted_class(kind))
     jitted.__dict__ = fn.__dict__
     JittedModule._specialisations.__set__(jitted, Specialisations(fn, options))  # type: ignore[attr-defined]
     return jitted
 
 
-def jit(
-    fn: Any = None,
-    *,
-    executors: Sequence[Executor | str] = ("torch",),
-    transforms: Sequence[Pass] = (),
-) -> Any:
+def jit(fn: Any = None, *, executors: Sequence[Executor | str] = ("torch",), transforms: Sequence[Pass] = ()) -> Any:
     """Compile a function or module by tracing it at its first call, and again when what it assumed changes.
 
     Args:
@@ -228,9 +219,11 @@ def jit(
         return lambda function: jit(function, executors=executors, transforms=transforms)
     if not callable(fn):
         raise TypeError(f"fg.jit takes a function or a module, not {type(fn).__name__}")
-    if isinstance(fn, (JittedFunction, JittedModule)):
-        fn = fn._specialisations.fn
-    return _jit_again(fn, options)
+    return _jit_again(_original(fn), options)
+
+
+def _original(fn: Any) -> Any:
+    return fn._specialisations.fn if isinstance(fn, _Jitted) else fn
 
 
 def make_trace(fn: Callable[..., Any], *, grad: bool = False) -> Callable[..., Trace]:
@@ -251,12 +244,10 @@ def make_trace(fn: Callable[..., Any], *, grad: bool = False) -> Callable[..., T
 
     def trace(*args: Any, **kwargs: Any) -> Trace:
         with _tracing_lock:
-            original = fn._specialisations.fn if isinstance(fn, (JittedFunction, JittedModule)) else fn
             start = time.perf_counter()
-            program = capture(original, args, kwargs)
-            made = open_composites(_joint(program)) if grad else program.trace
-            seconds = time.perf_counter() - start
-            return made.after("recorded", made.bound_symbols, seconds).rooted()
+            program = capture(_original(fn), args, kwargs)
+            made = _joint(program) if grad else program.trace
+            return replace(made, provenance=Provenance(seconds=time.perf_counter() - start))
 
     return trace
 
@@ -264,13 +255,13 @@ def make_trace(fn: Callable[..., Any], *, grad: bool = False) -> Callable[..., T
 def _joint(program: Program) -> Trace:
     targets = [name for name, out in program.outputs.items() if out.requires_grad]
     plain = [name for name in program.outputs if name not in targets]
-    return record_backward(program, targets, plain, (True,) * len(targets))
+    return open_composites(record_backward(program, targets, plain, (True,) * len(targets)))
 
 
 def _specialisations(jitted: Any) -> Specialisations:
     if isinstance(jitted, types.MethodType):
         jitted = jitted.__func__
-    if not isinstance(jitted, (JittedFunction, JittedModule)):
+    if not isinstance(jitted, _Jitted):
         raise TypeError(f"expected what fg.jit returned, got {type(jitted).__name__}")
     return jitted._specialisations
 
@@ -289,8 +280,7 @@ def traces(jitted: Any) -> Stages:
     entries = _specialisations(jitted).entries
     if not entries:
         raise RuntimeError("no trace yet: call the jitted function first")
-    entry = entries[0]
-    return Stages(entry.prologue, tuple(entry.forward), tuple(entry.backward))
+    return Stages(entries[0].prologue, tuple(entries[0].forward), tuple(entries[0].backward))
 
 
 def last_trace(jitted: Any) -> Trace:
@@ -300,6 +290,3 @@ def last_trace(jitted: Any) -> Trace:
         RuntimeError: it has not been called yet.
     """
     return traces(jitted).forward[-1]
-
-
-__all__ = ["Stages", "Stats", "TraceError", "jit", "last_trace", "make_trace", "stats", "traces"]

@@ -4,8 +4,6 @@ The Function returns the values that are no views; views of them (and of inputs)
 view calls, so that their history, and what in-place writes do to it, is eager's.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,27 +20,16 @@ _REPLAYED = {"CreationMeta.DEFAULT", "CreationMeta.MULTI_OUTPUT_NODE"}
 
 @dataclass
 class Plan:
-    """How the outputs of a program come about.
+    """How the outputs of a program come about."""
 
-    Args:
-        targets: values that the autograd Function returns with a gradient.
-        plain: returned values that have none.
-        views: recorded view calls that make the other outputs, run after the Function.
-        dirty: positions of the inputs that the program writes in place with a gradient.
-    """
-
-    targets: list[str] = field(default_factory=list)
-    plain: list[str] = field(default_factory=list)
-    views: list[BoundSymbol] = field(default_factory=list)
-    dirty: list[int] = field(default_factory=list)
+    targets: list[str] = field(default_factory=list)  # what the autograd Function returns with a gradient
+    plain: list[str] = field(default_factory=list)  # what it returns without one
+    views: list[BoundSymbol] = field(default_factory=list)  # calls that make the other outputs, run after it
+    dirty: list[int] = field(default_factory=list)  # positions of inputs that are written with a gradient
 
 
 def plan_outputs(program: Program) -> Plan:
-    """Sort the outputs of a program by how they are made.
-
-    Raises:
-        TraceError: an output has a gradient that leads to no input, or a view is written in place with a gradient.
-    """
+    """Sort the outputs of a program by how they are made."""
     plan = Plan()
     inputs = [item.proxy.name for item in program.recorder.inputs]
     makers = {p.name: bsym for bsym in program.trace.flat() for p in bsym.outputs}
@@ -85,18 +72,12 @@ def _view_chain(program: Program, name: str, makers: dict[str, BoundSymbol]) -> 
 
 @dataclass
 class Pair:
-    """The compiled forward and backward of a plan.
-
-    Args:
-        forward: takes the inputs, returns `((*targets, *plain), saved)`.
-        saved: names of what it saves.
-        compile_backward: makes a backward of a joint trace, given what the forward saves.
-    """
+    """The compiled forward and backward of a plan."""
 
     program: Program
     plan: Plan
-    forward: Callable[..., Any]
-    saved: list[str]
+    forward: Callable[..., Any]  # takes the inputs, returns `((*targets, *plain), saved)`
+    saved: list[str]  # names of what it saves
     compile_backward: Callable[[Trace, int, list[str]], Callable[..., Any]]
     backwards: dict[tuple[bool, ...], Callable[..., Any]] = field(default_factory=dict)
     failure: Exception | None = None
@@ -104,24 +85,32 @@ class Pair:
 
     def backward(self, given: tuple[bool, ...]) -> Callable[..., Any]:
         """The backward for these cotangents; recorded at first use from the program's own autograd graph."""
-        found = self.backwards.get(given)
-        if found is not None:
-            return found
+        if given in self.backwards:
+            return self.backwards[given]
         with self.lock:
-            if given not in self.backwards:
+            if given not in self.backwards:  # another thread may have made it meanwhile
                 joint = record_backward(self.program, self.plan.targets, self.plan.plain, given)
                 self.backwards[given] = self.compile_backward(joint, sum(given), self.saved)
         return self.backwards[given]
 
 
+def without_autocast(body: Callable[..., Any]) -> Callable[..., Any]:
+    """What was recorded below autocast has its casts in it, so it runs without."""
+
+    def run_without_autocast(*inputs: Any) -> Any:
+        with torch._C._DisableAutocast():  # private: the public context manager costs ten times as much
+            return body(*inputs)
+
+    return run_without_autocast
+
+
 def autograd_function(pair: Pair) -> Callable[..., tuple[Any, ...]]:
     """A differentiable function of the inputs that returns `(*targets, *plain)`."""
-    count, dirty = len(pair.plan.targets), pair.plan.dirty
-    forward, every = pair.forward, (True,) * len(pair.plan.targets)
+    count, dirty, forward = len(pair.plan.targets), pair.plan.dirty, pair.forward
 
     class Compiled(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, plain: list[Any], *inputs: torch.Tensor) -> Any:  # type: ignore[override]
+        def forward(ctx: Any, plain: list[Any], *inputs: torch.Tensor) -> Any:
             outputs, saved = forward(*inputs)
             ctx.save_for_backward(*saved)
             ctx.set_materialize_grads(False)
@@ -139,22 +128,15 @@ def autograd_function(pair: Pair) -> Callable[..., tuple[Any, ...]]:
                     "create_graph=True through a function of fg.jit is not supported yet; "
                     "call the original function where you need a gradient of a gradient"
                 )
-            if None in cotangents:
-                given = tuple(c is not None for c in cotangents)
-                run = pair.backward(given)
-                cotangents = tuple(c for c in cotangents if c is not None)
-            else:
-                run = pair.backwards[every]
+            run = pair.backward(tuple(c is not None for c in cotangents))
             if torch._C._is_any_autocast_enabled():
-                with torch._C._DisableAutocast():  # private: what was recorded has its casts in it
-                    return (None, *run(*ctx.saved_tensors, *cotangents))
-            return (None, *run(*ctx.saved_tensors, *cotangents))
+                run = without_autocast(run)
+            return (None, *run(*ctx.saved_tensors, *(c for c in cotangents if c is not None)))
 
-    apply = Compiled.apply
+    apply: Callable[..., Any] = Compiled.apply
 
     def call(*inputs: torch.Tensor) -> tuple[Any, ...]:
         plain: list[Any] = []
-        targets = apply(plain, *inputs)
-        return (*targets, *plain)
+        return (*apply(plain, *inputs), *plain)
 
     return call

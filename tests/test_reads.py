@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -106,3 +107,18 @@ def test_written_list_argument_is_refused() -> None:
     with pytest.raises(fg.TraceError, match="list or dict argument"):
         fg.jit(appends)(items)
     assert len(items) == 1
+
+
+def test_a_forward_that_is_no_plain_function() -> None:
+    module = nn.Identity()
+    module.forward = functools.partial(torch.mul, 3)  # type: ignore[method-assign]
+    assert torch.equal(fg.jit(module)(torch.ones(2)), torch.full((2,), 3.0))
+
+    class Callable_:
+        def __call__(self, x: Tensor) -> Tensor:
+            return x + 1
+
+    class Odd(nn.Module):
+        forward = Callable_()
+
+    assert torch.equal(fg.jit(Odd())(torch.ones(2)), torch.full((2,), 2.0))

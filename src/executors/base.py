@@ -1,9 +1,8 @@
 """Executors: who runs a call. Operator executors claim calls one by one, fusion executors whole regions."""
 
-from __future__ import annotations
-
+import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,12 +29,6 @@ class Executor:
         return trace
 
 
-@dataclass(frozen=True)
-class _Implementation:
-    symbol: Symbol
-    checker: Callable[..., bool] | None
-
-
 class OperatorExecutor(Executor):
     """Runs single calls with implementations registered for their symbols.
 
@@ -48,11 +41,11 @@ class OperatorExecutor(Executor):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self._table: dict[Any, _Implementation] = {}
+        self._table: dict[Any, tuple[Symbol, Callable[..., bool] | None]] = {}
 
     @property
     def implementations(self) -> tuple[str, ...]:
-        return tuple(item.symbol.name.split(".")[-1] for item in self._table.values())
+        return tuple(symbol.name.split(".")[-1] for symbol, _ in self._table.values())
 
     def register(
         self, target: Symbol | Callable[..., Any], *, checker: Callable[..., bool] | None = None
@@ -69,7 +62,7 @@ class OperatorExecutor(Executor):
 
         def add(fn: Callable[..., Any]) -> Callable[..., Any]:
             symbol = Symbol(f"{self.name}.{getattr(fn, '__name__', 'call')}", fn, executor=self.name)
-            self._table[callable_of(target)] = _Implementation(symbol, checker)
+            self._table[callable_of(target)] = (symbol, checker)
             return fn
 
         return add
@@ -83,22 +76,21 @@ class OperatorExecutor(Executor):
     def _claim(self, bsym: BoundSymbol) -> BoundSymbol:
         found = self._find(bsym)
         if found is not None:
-            symbol = replace(found.symbol, tags=bsym.all_tags - {"autograd"})
-            return replace(bsym, symbol=symbol)
-        if bsym.subsymbols and any(self._claim(sub) is not sub for sub in bsym.subsymbols):
-            return replace(bsym, subsymbols=tuple(map(self._claim, bsym.subsymbols)), tags=bsym.tags | {"open"})
-        return bsym
+            return replace(bsym, symbol=replace(found, tags=bsym.all_tags - {"autograd"}))
+        subs = tuple(map(self._claim, bsym.subsymbols))
+        if all(new is old for new, old in zip(subs, bsym.subsymbols)):
+            return bsym
+        return replace(bsym, subsymbols=subs, tags=bsym.tags | {"open"})
 
-    def _find(self, bsym: BoundSymbol) -> _Implementation | None:
+    def _find(self, bsym: BoundSymbol) -> Symbol | None:
         if bsym.symbol.executor is not None:
             return None
         fn = bsym.symbol.fn
         found = self._table.get(fn) or self._table.get(getattr(fn, "overloadpacket", None))
         if found is None and isinstance(fn, torch._ops.OpOverloadPacket):
             found = self._table.get(overloads_of(fn)[0])
-        if found is None or (found.checker and not found.checker(*bsym.args, **bsym.kwargs)):
-            return None
-        return found
+        symbol, checker = found or (None, None)
+        return None if checker and not checker(*bsym.args, **bsym.kwargs) else symbol
 
 
 class FusionExecutor(Executor):
@@ -116,26 +108,21 @@ class FusionExecutor(Executor):
 
     def claim(self, trace: Trace) -> Trace:
         calls: list[BoundSymbol] = []
-        start, count = 0, 0
-        body = trace.bound_symbols
-        while start < len(body):
-            end = start
-            while end < len(body) and self.can_fuse(body[end]):
-                end += 1
-            if end - start >= self.min_size:
+        count, body = 0, trace.bound_symbols
+        for joins, group in itertools.groupby(range(len(body)), lambda i: self.can_fuse(body[i])):
+            indices = list(group)
+            start, end = indices[0], indices[-1] + 1
+            if joins and len(indices) >= self.min_size:
                 calls.append(self._fused(trace, start, end, count))
                 count += 1
             else:
-                end = max(end, start + 1)
                 calls.extend(body[start:end])
-            start = end
         return trace.after(f"claim_{self.name}", calls) if count else trace
 
     def _fused(self, trace: Trace, start: int, end: int, index: int) -> BoundSymbol:
         region = _region(trace, start, end, f"{self.name}_{index}")
         symbol = Symbol(f"{self.name}.fusion_{index}", self.fuse(region), executor=self.name)
-        first = trace.bound_symbols[start]
-        body = region.bound_symbols
+        body, first = region.bound_symbols, region.bound_symbols[0]
         return BoundSymbol(symbol, region.inputs, {}, region.output, body, first.module, first.source)
 
 
@@ -145,9 +132,8 @@ def _region(trace: Trace, start: int, end: int, name: str) -> Trace:
     made: dict[str, Proxy] = {p.name: p for bsym in calls for p in bsym.outputs}
     read: dict[str, Proxy] = {p.name: p for bsym in calls for p in bsym.inputs}
     later = {p.name for bsym in trace.bound_symbols[end:] for p in bsym.inputs} | {p.name for p in trace.output_proxies}
-    inputs = tuple(p for name_, p in read.items() if name_ not in made)
-    output = tuple(p for name_, p in made.items() if name_ in later)
-    return Trace(name, inputs, calls, output, trace.constants)
+    inputs = tuple(p for key, p in read.items() if key not in made)
+    return Trace(name, inputs, calls, tuple(p for key, p in made.items() if key in later), trace.constants)
 
 
 _executors: dict[str, Executor] = {}

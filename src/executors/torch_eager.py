@@ -1,16 +1,16 @@
 """The torch executor: runs every call as eager PyTorch does, by the cheapest callable with the same bits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
+from types import BuiltinFunctionType, MethodDescriptorType
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes  # see trace/meta.py
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fulgurite.executors.base import Executor, register_executor
 from fulgurite.ir import BoundSymbol, Symbol, TensorProxy, Trace
+from fulgurite.ir.modes import outside_all_modes
 from fulgurite.ir.tree import leaves, map_leaves
 
 _cheaper: dict[Any, Symbol] = {}
@@ -44,8 +44,7 @@ def _cheapest(bsym: BoundSymbol) -> BoundSymbol:
 
 def _signature(bsym: BoundSymbol) -> str:
     """What overload resolution looks at: the kinds of the arguments, and how they are nested."""
-    kinds = map_leaves(_kind, [list(bsym.args), dict(bsym.kwargs)])
-    return repr(kinds)
+    return repr(map_leaves(_kind, [list(bsym.args), dict(bsym.kwargs)]))
 
 
 def _kind(leaf: Any) -> str:
@@ -57,14 +56,10 @@ def _kind(leaf: Any) -> str:
 def _find_builtin(op: torch._ops.OpOverload, bsym: BoundSymbol) -> Symbol | None:
     name = op._schema.name.split("::")[1]
     for owner, prefix in ((torch, "torch"), (torch._C._nn, "torch._C._nn"), (torch.Tensor, "torch.Tensor")):
-        candidate = getattr(owner, name, None)
-        builtin = candidate is not None and type(candidate).__name__ in _BUILTIN
-        if builtin and _makes_only(candidate, op, bsym):
+        candidate: Any = getattr(owner, name, None)
+        if isinstance(candidate, (BuiltinFunctionType, MethodDescriptorType)) and _makes_only(candidate, op, bsym):
             return Symbol(f"{prefix}.{name}", candidate, tags=bsym.symbol.tags, executor="torch")
     return None
-
-
-_BUILTIN = ("builtin_function_or_method", "method_descriptor")
 
 
 class _Capture(TorchDispatchMode):
@@ -85,7 +80,7 @@ def _makes_only(candidate: Callable[..., Any], op: torch._ops.OpOverload, bsym: 
     if bsym.all_tags & {"mutates", "random"} or bsym.symbol.tags & {"custom"}:
         return False
     stand_ins: dict[str, torch.Tensor] = {}
-    with _disable_current_modes(), torch.no_grad():
+    with outside_all_modes(), torch.no_grad():
         try:
             args, kwargs = map_leaves(lambda leaf: _stand_in(leaf, stand_ins), (bsym.args, dict(bsym.kwargs)))
             output = map_leaves(lambda leaf: _stand_in(leaf, stand_ins), bsym.output)
@@ -95,23 +90,17 @@ def _makes_only(candidate: Callable[..., Any], op: torch._ops.OpOverload, bsym: 
             return False
     if len(seen.calls) != 1 or seen.calls[0][0] is not op:
         return False
-    return _same_arguments(op, seen.calls[0][1:], (args, kwargs))
+    return _normal(op, *seen.calls[0][1:]) == _normal(op, args, kwargs)
 
 
 def _stand_in(leaf: Any, made: dict[str, torch.Tensor]) -> Any:
     if not isinstance(leaf, TensorProxy):
         return leaf
     if leaf.name not in made:
-        shape, stride = leaf.shape, leaf.stride
-        if stride is None:
+        if leaf.stride is None:
             raise TypeError("only strided tensors have stand-ins")
-        made[leaf.name] = torch.empty_strided(shape, stride, dtype=leaf.dtype, device="meta")
+        made[leaf.name] = torch.empty_strided(leaf.shape, leaf.stride, dtype=leaf.dtype, device="meta")
     return made[leaf.name]
-
-
-def _same_arguments(op: torch._ops.OpOverload, got: Any, wanted: Any) -> bool:
-    (got_args, got_kwargs), (args, kwargs) = got, wanted
-    return _normal(op, got_args, got_kwargs) == _normal(op, args, kwargs)
 
 
 def _normal(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> list[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import networkx
 
@@ -25,7 +25,7 @@ def graph_of(trace: Trace) -> networkx.DiGraph:
     builder = _Builder(graph)
     for proxy in trace.inputs:
         graph.add_node(proxy.name, kind="input", label=proxy.name, proxy=proxy, index=-1)
-        builder.define(proxy, proxy.name)
+        builder.made_by[proxy.name] = proxy.name
     for index, bsym in enumerate(trace.bound_symbols):
         if bsym.symbol is not DELETE:
             builder.add(index, bsym)
@@ -42,20 +42,19 @@ class _Builder:
         self.writer: dict[int, str] = {}
         self.readers: dict[int, list[str]] = {}
 
-    def define(self, proxy: Proxy, node: str) -> None:
-        self.made_by[proxy.name] = node
-
     def add(self, index: int, bsym: BoundSymbol) -> None:
         node = bsym.outputs[0].name if bsym.outputs else f"op{index}"
-        self.graph.add_node(node, **_attributes(index, bsym))
+        source = f"{bsym.source.file}:{bsym.source.line}" if bsym.source else ""
+        executor, tags = bsym.symbol.executor or "torch", bsym.all_tags
+        self.graph.add_node(node, kind="op", label=bsym.symbol.name, bsym=bsym, module=bsym.module, source=source)
+        self.graph.add_node(node, tags=tags, executor=executor, forward=bsym.forward, index=index)
         for proxy in bsym.inputs:
             self.connect(proxy, node)
         for storage in bsym.written:
             for reader in self.readers.pop(storage, []):
                 self.order(reader, node)
             self.writer[storage] = node
-        for proxy in bsym.outputs:
-            self.define(proxy, node)
+        self.made_by.update((proxy.name, node) for proxy in bsym.outputs)
 
     def connect(self, proxy: Proxy, node: str) -> None:
         maker = self.made_by.get(proxy.name)
@@ -71,17 +70,3 @@ class _Builder:
     def order(self, before: str, after: str) -> None:
         if before != after and not self.graph.has_edge(before, after):
             self.graph.add_edge(before, after, kind="order", values=(), label="")
-
-
-def _attributes(index: int, bsym: BoundSymbol) -> dict[str, Any]:
-    return {
-        "kind": "op",
-        "label": bsym.symbol.name,
-        "bsym": bsym,
-        "module": bsym.module,
-        "source": f"{bsym.source.file}:{bsym.source.line}" if bsym.source else "",
-        "tags": bsym.all_tags,
-        "executor": bsym.symbol.executor or "torch",
-        "forward": bsym.forward,
-        "index": index,
-    }

@@ -117,8 +117,7 @@ def print_trace(trace: Trace, *, header: bool = True, subsymbols: bool = True) -
 
 
 def _header(trace: Trace) -> str:
-    made = trace.provenance
-    how = f"{made.made_by} in {made.seconds * 1e3:.1f} ms"
+    how = f"{trace.provenance.made_by} in {trace.provenance.seconds * 1e3:.1f} ms"
     constants = "".join(f"\n# {name} = <{type(value).__name__}>" for name, value in trace.constants.items())
     return f"# Fulgurite trace '{trace.name}', {how}, {len(trace.bound_symbols)} calls{constants}"
 

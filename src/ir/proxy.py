@@ -1,7 +1,5 @@
 """Proxies: the named values of a trace."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 
@@ -52,7 +50,7 @@ class TensorProxy:
         bits = f" {self.bits}" if self.bits else ""
         return f"{self.device} {short_dtype(self.dtype)}[{dims}]{layout}{bits}"
 
-    def same_view(self, other: TensorProxy) -> bool:
+    def same_view(self, other: "TensorProxy") -> bool:
         """Whether both name the same elements of the same memory in the same shape and dtype."""
         return replace(self, name=other.name, device=other.device, requires_grad=other.requires_grad) == other
 

@@ -1,7 +1,5 @@
 """Symbols: the operations that a trace calls, with what PyTorch's own schemas tell about them."""
 
-from __future__ import annotations
-
 import re
 import types
 from collections.abc import Callable
@@ -48,18 +46,14 @@ def tags_of(op: torch._ops.OpOverload) -> frozenset[str]:
     (['mutates'], ['random'])
     """
     schema = op._schema
-    tags = set()
-    if schema.is_mutable:
-        tags.add("mutates")
-    if any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns):
-        tags.add("view")
-    if torch.Tag.nondeterministic_seeded in op.tags:
-        tags.add("random")
-    if op.namespace not in BUILTIN_NAMESPACES:
-        tags.add("custom")
-    if not schema.returns:
-        tags.add("effect")
-    return frozenset(tags)
+    rules = {
+        "mutates": schema.is_mutable,
+        "view": any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns),
+        "random": torch.Tag.nondeterministic_seeded in op.tags,
+        "custom": op.namespace not in BUILTIN_NAMESPACES,
+        "effect": not schema.returns,
+    }
+    return frozenset(tag for tag, holds in rules.items() if holds)
 
 
 def callable_of(target: Any) -> Any:

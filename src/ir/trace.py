@@ -28,26 +28,18 @@ class Source:
 class BoundSymbol:
     """A Symbol applied to arguments.
 
-    Args:
-        symbol: the operation.
-        args, kwargs: proxies, constants, and lists, tuples, dicts or slices of them.
-        output: nested proxies; other leaves (None, numbers) are not bound to a name.
-        subsymbols: the calls that PyTorch's dispatcher made for it, in order; empty for a dispatcher call itself.
-        module: path of the module whose forward made the call, `blocks.3.attn`.
-        source: the user's line.
-        forward: for an op of the backward, the name of the first output of the forward op that it differentiates.
-        tags: what the recorder saw besides the symbol's own tags: `gradient` (an autograd node made this dispatcher
-            call), `autograd` (a backward pass ran inside this call), `backward` (it comes after the program's end).
+    Its tags are what the recorder saw besides the symbol's own: `gradient` (an autograd node made this dispatcher
+    call), `autograd` (a backward pass ran inside this call), `backward` (it comes after the program's end).
     """
 
     symbol: Symbol
-    args: tuple[Any, ...]
+    args: tuple[Any, ...]  # proxies, constants, and lists, tuples, dicts or slices of them; kwargs too
     kwargs: Mapping[str, Any]
-    output: Any
-    subsymbols: tuple[BoundSymbol, ...] = ()
-    module: str = ""
-    source: Source | None = None
-    forward: str | None = None
+    output: Any  # nested proxies; other leaves (None, numbers) are not bound to a name
+    subsymbols: tuple[BoundSymbol, ...] = ()  # the dispatcher calls made for it; none for one of these itself
+    module: str = ""  # path of the module whose forward made the call, `blocks.3.attn`
+    source: Source | None = None  # the user's line
+    forward: str | None = None  # in a backward, the first output of the forward op that it differentiates
     tags: frozenset[str] = frozenset()
 
     @cached_property
@@ -83,10 +75,11 @@ class BoundSymbol:
         schema = self.symbol.schema
         if schema is None:
             return frozenset(p.storage for p in self.inputs)
-        values = []
-        for i, argument in enumerate(schema.arguments):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                values.append(self.args[i] if i < len(self.args) else self.kwargs.get(argument.name))
+        values = [
+            self.args[i] if i < len(self.args) else self.kwargs.get(argument.name)
+            for i, argument in enumerate(schema.arguments)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        ]
         return frozenset(p.storage for p in leaves(values) if isinstance(p, TensorProxy))
 
     @property
@@ -127,23 +120,14 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Trace:
-    """A straight-line program over proxies.
+    """A straight-line program over proxies."""
 
-    Args:
-        name: the name of the function that it prints as.
-        inputs: its parameters, in order.
-        bound_symbols: its calls, in program order.
-        output: nested proxies and constants that it returns.
-        constants: objects with no literal form that arguments refer to, by the name they print as.
-        provenance: how it came to be.
-    """
-
-    name: str
+    name: str  # of the function that it prints as
     inputs: tuple[Proxy, ...]
-    bound_symbols: tuple[BoundSymbol, ...]
-    output: Any
-    constants: Mapping[str, Any] = field(default_factory=dict)
-    provenance: Provenance = Provenance()
+    bound_symbols: tuple[BoundSymbol, ...]  # in program order
+    output: Any  # nested proxies and constants
+    constants: Mapping[str, Any] = field(default_factory=dict)  # objects without a literal form, by printed name
+    provenance: Provenance = Provenance()  # how it came to be
 
     def __str__(self) -> str:
         return printer.print_trace(self)
@@ -175,14 +159,10 @@ class Trace:
         verify.check(self)
         return self
 
-    def after(self, made_by: str, bound_symbols: Sequence[BoundSymbol], seconds: float = 0.0, **changes: Any) -> Trace:
+    def after(self, made_by: str, bound_symbols: Sequence[BoundSymbol], **changes: Any) -> Trace:
         """The trace that a pass makes of this one: other calls, and this one as its parent."""
-        provenance = Provenance(made_by, seconds, self)
+        provenance = Provenance(made_by, parent=self)
         return replace(self, bound_symbols=tuple(bound_symbols), provenance=provenance, **changes)
-
-    def rooted(self) -> Trace:
-        """The same trace as the first of its history."""
-        return replace(self, provenance=replace(self.provenance, parent=None))
 
     @property
     def history(self) -> tuple[Trace, ...]:

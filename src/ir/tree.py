@@ -1,7 +1,5 @@
 """Walking the arguments and outputs of a call: nested lists, tuples, dicts and slices with values at the leaves."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,11 +10,8 @@ def leaves(tree: Any) -> Iterator[Any]:
     >>> list(leaves((1, [2, {"a": 3}], slice(4, None))))
     [1, 2, 3, 4, None, None]
     """
-    if isinstance(tree, (list, tuple)):
-        for item in tree:
-            yield from leaves(item)
-    elif isinstance(tree, dict):
-        for item in tree.values():
+    if isinstance(tree, (list, tuple, dict)):
+        for item in tree.values() if isinstance(tree, dict) else tree:
             yield from leaves(item)
     elif isinstance(tree, slice):
         yield from (tree.start, tree.stop, tree.step)
@@ -32,12 +27,9 @@ def map_leaves(fn: Callable[[Any], Any], tree: Any) -> Any:
     """
     if isinstance(tree, (list, tuple)):
         items = [map_leaves(fn, item) for item in tree]
-        kind = type(tree)
-        if kind is list:
+        if isinstance(tree, list):
             return items
-        if hasattr(kind, "_make"):
-            return kind._make(items)  # type: ignore[attr-defined]
-        return tuple(items) if isinstance(tree, tuple) else items
+        return tree._make(items) if hasattr(tree, "_make") else tuple(items)
     if isinstance(tree, dict):
         return {key: map_leaves(fn, item) for key, item in tree.items()}
     if isinstance(tree, slice):

@@ -26,23 +26,14 @@ def _symbol(name: str) -> Symbol:
     return Symbol(f"torch.{name}", getattr(torch, name), tags=frozenset({"random", "effect"}))
 
 
-class _RecordedGenerator:
-    """Stands in for `torch.random.default_generator`, which `torch.manual_seed` and its kin work on."""
+class _GeneratorCalls:
+    """What the program asks of the default generator, as calls of the trace."""
 
     def __init__(self, recorder: Recorder, real: torch.Generator) -> None:
         self._recorder = recorder
         self._real = real
-        self._thread = threading.get_ident()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-    def _elsewhere(self) -> bool:
-        return threading.get_ident() != self._thread
 
     def get_state(self) -> torch.Tensor:
-        if self._elsewhere():
-            return self._real.get_state()
         with torch._C.DisableTorchFunction():
             meta = self._real.get_state().to("meta")
             state = FakeTensor(self._recorder.fake_mode, meta, torch.device("cpu"))  # callers may have dispatch off
@@ -50,21 +41,25 @@ class _RecordedGenerator:
         return state
 
     def set_state(self, state: torch.Tensor) -> None:
-        if self._elsewhere():
-            self._real.set_state(state)
-        else:
-            self._recorder.note(_symbol("set_rng_state"), (self._recorder.adopt((state,))[0],), None)
+        self._recorder.note(_symbol("set_rng_state"), (self._recorder.adopt_leaf(state),), None)
 
     def manual_seed(self, seed: int) -> torch.Generator:
-        if self._elsewhere():
-            return self._real.manual_seed(seed)
         self._recorder.note(_symbol("manual_seed"), (int(seed),), None)
         return self._real
 
     def seed(self) -> int:
-        if self._elsewhere():
-            return self._real.seed()
         self._recorder.refuse("the program asks for a seed from the system", "seed outside of fg.jit")
+
+
+class _RecordedGenerator:
+    """Stands in for `torch.random.default_generator`, which `torch.manual_seed` and its kin work on."""
+
+    def __init__(self, recorder: Recorder, real: torch.Generator) -> None:
+        self._calls, self._real, self._thread = _GeneratorCalls(recorder, real), real, threading.get_ident()
+
+    def __getattr__(self, name: str) -> Any:
+        here = threading.get_ident() == self._thread and hasattr(self._calls, name)
+        return getattr(self._calls if here else self._real, name)
 
 
 _override_query = torch.overrides.has_torch_function
@@ -104,7 +99,7 @@ def disguised(recorder: Recorder) -> Iterator[None]:
     try:
         yield
     finally:
-        function.apply = apply
+        function.apply = apply  # type: ignore[method-assign]
         overrides.has_torch_function = _override_query
         torch.random.default_generator = generator
         generator.set_state(state)

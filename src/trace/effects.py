@@ -1,7 +1,5 @@
 """Writes to Python state while recording: found by comparing before and after, and undone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 

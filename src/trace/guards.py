@@ -4,11 +4,10 @@ The prologue takes a call's arguments, checks the assumptions, and returns the t
 or a `Miss` that says which assumption failed.
 """
 
-from __future__ import annotations
-
 import enum
 import itertools
 import math
+import operator
 import types
 import weakref
 from collections.abc import Callable
@@ -51,9 +50,8 @@ class Prologue:
         return self.source
 
 
-def state_guard() -> Any:
-    """Remembers grad mode, autocast, default dtype, determinism, thread count and the like, of this thread."""
-    return GlobalStateGuard()
+state_guard = GlobalStateGuard
+"""Remembers grad mode, autocast, default dtype, determinism, thread count and the like, of this thread."""
 
 
 def build_prologue(program: Program, args: tuple[Any, ...], kwargs: dict[str, Any], state: Any) -> Prologue:
@@ -73,8 +71,14 @@ class _Builder:
         self.names: Namespace = program.namespace
         self.lines: list[str] = []
         self.sources: dict[str, str] = {}
-        self.same: dict[int, list[str]] = {}
-        self._local = itertools.count()
+        self.same: dict[int, str] = {}
+        self._locals = itertools.count()
+
+    def local(self, expr: str, comment: str = "") -> str:
+        """A local variable that holds the value of an expression."""
+        name = f"v{next(self._locals)}"
+        self.lines.append(f"{name} = {expr}{comment}")
+        return name
 
     def require(self, condition: str, reason: str) -> None:
         miss = self.names.bind("miss", Miss(reason))
@@ -101,10 +105,9 @@ class _Builder:
         self.require(f"len(args) == {len(args)}", "number of positional arguments")
         keys = f"list(kwargs) == {list(kwargs)!r}" if kwargs else "not kwargs"
         self.require(keys, "names of keyword arguments")
-        for i, value in enumerate(args):
-            self._value(f"args[{i}]", f"args[{i}]", value)
-        for key, value in kwargs.items():
-            self._value(f"kwargs[{key!r}]", f"kwargs[{key!r}]", value)
+        named = [*((f"args[{i}]", v) for i, v in enumerate(args)), *((f"kwargs[{k!r}]", v) for k, v in kwargs.items())]
+        for source, value in named:
+            self._value(source, source, value)
 
     def _value(self, expr: str, source: str, value: Any) -> None:
         parts = parts_of(value)
@@ -116,27 +119,22 @@ class _Builder:
             self._container(expr, source, value, parts)
 
     def _container(self, expr: str, source: str, value: Any, parts: Any) -> None:
-        local = f"v{next(self._local)}"
-        self.lines.append(f"{local} = {expr}")
+        local = self.local(expr)
         kind = self.names.bind(type(value).__name__, type(value))
         self.require(f"type({local}) is {kind}", f"type of {source}")
         if isinstance(value, dict):
-            keys = self.names.bind("keys", list(value))
-            self.require(f"list({local}) == {keys}", f"keys of {source}")
+            self.require(f"list({local}) == {self.names.bind('keys', list(value))}", f"keys of {source}")
         elif isinstance(value, (list, tuple)):
             self.require(f"len({local}) == {len(value)}", f"length of {source}")
         for accessor, child in zip(parts.accessors, parts.children):
             self._value(local + accessor, source + accessor, child)
 
     def _tensor(self, expr: str, source: str, value: torch.Tensor) -> None:
-        first = self.same.setdefault(id(value), [])
-        if first:
-            self.require(f"{expr} is {first[0]}", f"{source} is {first[0]}")
-            return
-        local = f"v{next(self._local)}"
-        self.lines.append(f"{local} = {expr}")
-        first.append(local)
-        self.sources[source] = local
+        first = self.same.get(id(value))
+        if first is not None:
+            self.require(f"{expr} is {first}", f"{source} is {first}")
+        else:
+            self.sources[source] = self.same[id(value)] = self.local(expr)
 
     def _leaf(self, expr: str, source: str, value: Any) -> None:
         kind = type(value)
@@ -145,9 +143,9 @@ class _Builder:
         elif kind is float:
             self.require(_float_test(expr, value), f"{source} is {value!r}")
         elif kind in _BY_VALUE or isinstance(value, numpy.generic):
-            bound = self.names.literal(value)
             name = self.names.bind(kind.__name__, kind)
-            self.require(f"type({expr}) is {name} and {expr} == {bound}", f"{source} is {value!r:.40}")
+            same = f"{expr} == {self.names.literal(value)}"
+            self.require(f"type({expr}) is {name} and {same}", f"{source} is {value!r:.40}")
         else:
             self._object(expr, source, value)
 
@@ -204,9 +202,8 @@ class _Builder:
             checks.append(f"{name}._modules == {self.names.bind('children', dict(module._modules))}")
         for hooks in _HOOKS:
             table = getattr(module, hooks)
-            checks.append(
-                f"{name}.{hooks} == {self.names.bind('hooks', dict(table))}" if table else f"not {name}.{hooks}"
-            )
+            same = f"{name}.{hooks} == {self.names.bind('hooks', dict(table))}" if table else f"not {name}.{hooks}"
+            checks.append(same)
         self.require(" and ".join(checks), f"{path}: training mode, class, submodules or hooks changed")
         self._tables(module, name, path)
 
@@ -229,48 +226,38 @@ class _Builder:
         inputs = self.program.recorder.inputs
         for item in inputs:
             if item.source not in self.sources:
-                local = f"v{next(self._local)}"
-                self.lines.append(f"{local} = {item.source}  # {item.proxy.name}")
-                self.sources[item.source] = local
-        self._metadata([item.real for item in inputs], [self.sources[item.source] for item in inputs])
+                self.sources[item.source] = self.local(item.source, f"  # {item.proxy.name}")
+        self._metadata([(item.real, self.sources[item.source]) for item in inputs])
         self.lines.append(f"return ({''.join(self.sources[item.source] + ', ' for item in inputs)})")
 
-    def _metadata(self, reals: list[torch.Tensor], locals_: list[str]) -> None:
-        if not reals:
-            return
-        strided = [(r, n) for r, n in zip(reals, locals_) if r.layout is torch.strided]
-        for real, name in zip(reals, locals_):
+    def _metadata(self, inputs: list[tuple[torch.Tensor, str]]) -> None:
+        for real, name in inputs:
             if real.layout is not torch.strided:
                 same = self.names.bind("same_metadata", _sparse_test(real))
                 self.require(f"{same}({name})", "metadata of a sparse tensor")
-        tensors = [r for r, _ in strided]
-        if tensors:
-            sizes, strides = [list(r.shape) for r in tensors], [list(r.stride()) for r in tensors]
-            guard = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
-            check = self.names.bind("same_tensor_metadata", guard.check)
-            shown = ", ".join(f"{t.dtype} {list(t.shape)}".removeprefix("torch.") for t in tensors[:3])
-            more = ", ..." if len(tensors) > 3 else ""
-            self.require(
-                f"{check}({', '.join(n for _, n in strided)})",
-                f"dtype, shape, strides, device or requires_grad of a tensor ({shown}{more})",
-            )
-            self._aliasing(tensors, [n for _, n in strided])
-
-    def _aliasing(self, tensors: list[torch.Tensor], locals_: list[str]) -> None:
-        """Where the trace writes an input, the inputs must share memory as they did."""
-        inputs = self.program.recorder.inputs
-        if not {item.proxy.storage for item in inputs} & self.program.trace.written:
+        strided = [(real, name) for real, name in inputs if real.layout is torch.strided]
+        if not strided:
             return
-        pattern = self.names.bind("aliasing", aliasing)
-        self.require(f"{pattern}({', '.join(locals_)}) == {aliasing(*tensors)!r}", "which tensors share memory")
+        tensors, names = [real for real, _ in strided], ", ".join(name for _, name in strided)
+        # Typed for symbolic sizes; None for a dimension would mean that it may vary.
+        sizes: Any = [list(real.shape) for real in tensors]
+        strides: Any = [list(real.stride()) for real in tensors]
+        guard = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+        check = self.names.bind("same_tensor_metadata", guard.check)
+        shown = ", ".join(f"{t.dtype} {list(t.shape)}".removeprefix("torch.") for t in tensors[:3])
+        more = ", ..." if len(tensors) > 3 else ""
+        reason = f"dtype, shape, strides, device or requires_grad of a tensor ({shown}{more})"
+        self.require(f"{check}({names})", reason)
+        if self.program.trace.written & {item.proxy.storage for item in self.program.recorder.inputs}:
+            # Where the trace writes an input, the inputs must share memory as they did.
+            pattern = self.names.bind("aliasing", aliasing)
+            self.require(f"{pattern}({names}) == {aliasing(*tensors)!r}", "which tensors share memory")
 
     def build(self) -> Prologue:
-        body = [f"        {line}" for line in self.lines]
         missing = self.names.bind("miss", Miss("arguments, attributes or closure have another structure"))
-        lines = ["def prologue(args, kwargs):", "    try:", *body]
+        lines = ["def prologue(args, kwargs):", "    try:", *(f"        {line}" for line in self.lines)]
         lines.append(f"    except (KeyError, IndexError, AttributeError, TypeError, ValueError): return {missing}")
-        namespace = dict(self.names.globals)
-        return Prologue("\n".join(lines), compile_source(lines, "prologue", namespace))
+        return Prologue("\n".join(lines), compile_source(lines, "prologue", self.names.globals))
 
 
 def aliasing(*tensors: torch.Tensor) -> list[tuple[int, ...]]:
@@ -282,19 +269,12 @@ def aliasing(*tensors: torch.Tensor) -> list[tuple[int, ...]]:
 
 
 def _float_test(expr: str, value: float) -> str:
-    if math.isnan(value):
-        return f"type({expr}) is float and {expr} != {expr}"
-    if value == 0.0:
-        return f"type({expr}) is float and str({expr}) == {str(value)!r}"
-    return (
-        f"type({expr}) is float and {expr} == {value!r}" if math.isfinite(value) else f"str({expr}) == {str(value)!r}"
-    )
+    if math.isfinite(value) and value != 0.0:
+        return f"type({expr}) is float and {expr} == {value!r}"
+    return f"type({expr}) is float and str({expr}) == {str(value)!r}"  # 0.0 == -0.0, and nan != nan
 
 
 def _sparse_test(real: torch.Tensor) -> Callable[[Any], bool]:
-    wanted = _sparse_metadata(real)
-    return lambda tensor: _sparse_metadata(tensor) == wanted
-
-
-def _sparse_metadata(tensor: Any) -> tuple[Any, ...]:
-    return (type(tensor), tensor.layout, tensor.dtype, tensor.shape, tensor.device, tensor.requires_grad)
+    metadata = operator.attrgetter("__class__", "layout", "dtype", "shape", "device", "requires_grad")
+    wanted = metadata(real)
+    return lambda tensor: bool(metadata(tensor) == wanted)

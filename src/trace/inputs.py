@@ -1,7 +1,5 @@
 """Where tensors live: from the traced function, the source that gives each tensor or module at a call."""
 
-from __future__ import annotations
-
 import enum
 import functools
 import re
@@ -16,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from fulgurite.ir.printer import Namespace
 from fulgurite.trace.source import is_users
+from fulgurite.trace.structure import is_plain_object
 
 _LIMIT = 50_000
 
@@ -64,7 +63,8 @@ class Locator:
         self.modules[id(module)] = (module, source, name)
         prefix = f"{name}." if name else ""
         yield type(module), f"type({bound})", name
-        self.used_names.update(_names(type(module).forward.__code__))
+        code = _code(module)
+        self.used_names.update(_names(code) if code else ())
         for table in ("_parameters", "_buffers"):
             for key, tensor in getattr(module, table).items():
                 if tensor is not None:
@@ -97,7 +97,7 @@ class Locator:
                     yield item, f"{source}[{key!r}]", f"{name}.{key}"
         elif isinstance(value, (types.ModuleType, type)):
             yield from self._below_namespace(value, source, name)
-        elif _is_users_object(value):
+        elif is_plain_object(value):
             yield type(value), f"type({source})", name
             for key, item in vars(value).items():
                 yield item, f"{source}.{key}", f"{name}.{key}" if name else key
@@ -143,13 +143,6 @@ def _names(code: types.CodeType) -> Iterator[str]:
 def _file_of_class(value: Any) -> str | None:
     functions = [item for item in vars(value).values() if isinstance(item, types.FunctionType)]
     return functions[0].__code__.co_filename if functions else None
-
-
-def _is_users_object(value: Any) -> bool:
-    if isinstance(value, (str, bytes, int, float, complex, torch.dtype, torch.device)) or value is None:
-        return False
-    root = type(value).__module__.split(".")[0]
-    return hasattr(value, "__dict__") and root not in ("builtins", "torch", "numpy", "types") and not callable(value)
 
 
 def argument_names(fn: Callable[..., Any], count: int) -> list[str]:

@@ -1,24 +1,16 @@
 """What an operation returns, without its data: PyTorch's fake kernels, and a real run where they fall short."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-)
-from torch.utils._python_dispatch import (
-    _disable_current_modes as outside_all_modes,  # private: no public way to step out of all modes
-)
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from fulgurite.ir.modes import outside_all_modes
 from fulgurite.ir.tree import leaves, map_leaves
 
-NEEDS_DATA = (DataDependentOutputException, DynamicOutputShapeException)
+NEEDS_DATA = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
 
 
 def probe(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -41,32 +33,20 @@ def _zeros(leaf: Any) -> Any:
 
 
 def infer(op: Callable[..., Any], args: Any, kwargs: Any, mode: FakeTensorMode) -> Any:
-    """Fake outputs of `op` on fake arguments.
-
-    Raises:
-        DataDependentOutputException, DynamicOutputShapeException: the outputs depend on data.
-        Exception: what eager raises for these arguments.
-    """
+    """Fake outputs of `op` on fake arguments; raises one of NEEDS_DATA, or what eager raises for these arguments."""
     try:
         return op(*args, **kwargs)
     except NEEDS_DATA:
         raise
     except Exception as error:
-        real = _probe_or_raise(op, args, kwargs, error)
-        if _is_custom(op) or any(leaf is arg for leaf in leaves(real) for arg in leaves(args)):
+        try:
+            real = probe(op, args, kwargs)
+        except Exception as eager_error:
+            raise eager_error from error
+        custom = isinstance(op, torch._ops.OpOverload) and op.namespace != "aten"
+        if custom or any(leaf is arg for leaf in leaves(real) for arg in leaves(args)):
             raise
         return map_leaves(lambda leaf: _fake(leaf, mode), real)
-
-
-def _probe_or_raise(op: Callable[..., Any], args: Any, kwargs: Any, error: Exception) -> Any:
-    try:
-        return probe(op, args, kwargs)
-    except Exception as eager_error:
-        raise eager_error from error
-
-
-def _is_custom(op: Callable[..., Any]) -> bool:
-    return isinstance(op, torch._ops.OpOverload) and op.namespace != "aten"
 
 
 def _fake(leaf: Any, mode: FakeTensorMode) -> Any:

@@ -1,7 +1,5 @@
 """A program captured: its trace, what it returns, and the autograd graph that its backward can be recorded from."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,26 +26,16 @@ def is_tracing() -> bool:
 
 @dataclass
 class Program:
-    """What recording a call of a function gave.
+    """What recording a call of a function gave."""
 
-    Args:
-        trace: the calls that the program made; its output has the structure that the program returned.
-        recorder: keeps the fake tensors, so that the backward can be recorded later.
-        result: the returned structure with proxies at its leaves.
-        outputs: the returned fake tensors by proxy name.
-        edges: for each input that requires grad, its autograd edge before the program ran.
-        written: fake inputs whose autograd history the program changed in place.
-        locator, namespace: where inputs and modules live, and the names that sources use.
-    """
-
-    trace: Trace
-    recorder: Recorder
-    result: Any
-    outputs: dict[str, torch.Tensor]
-    edges: dict[str, Any]
-    written: list[str]
+    trace: Trace  # its output has the structure that the program returned
+    recorder: Recorder  # keeps the fake tensors, so that the backward can be recorded later
+    result: Any  # the returned structure with proxies at its leaves
+    outputs: dict[str, torch.Tensor]  # the returned fake tensors by proxy name
+    edges: dict[str, Any]  # for each input that requires grad, its autograd edge before the program ran
+    written: list[str]  # inputs whose autograd history the program changed in place
     locator: Locator
-    namespace: Namespace
+    namespace: Namespace  # the names that sources use
 
     @property
     def needs_grad(self) -> bool:
@@ -60,12 +48,7 @@ class Program:
 
 
 def capture(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
-    """Run `fn` once on fake tensors that stand for the real ones, and keep what it did.
-
-    Raises:
-        TraceError: the program can't be traced.
-        Exception: whatever the program itself raises.
-    """
+    """Run `fn` once on fake tensors that stand for the real ones, and keep what it did; TraceError if that can't be."""
     namespace = Namespace({}, short=True)
     leaves = list(_argument_leaves(fn, args, kwargs))
     locator = Locator(fn, namespace, [leaf for leaf in leaves if not isinstance(leaf[0], torch.Tensor)])
@@ -93,11 +76,7 @@ def capture(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def _argument_leaves(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[Any, str, str]]:
-    """What the arguments hold, with the source and a name for each.
-
-    Raises:
-        TraceError: an argument is of a kind that a trace can't follow.
-    """
+    """What the arguments hold, with the source and a name for each; TraceError for what a trace can't follow."""
     names = argument_names(fn, len(args))
     labelled = [(f"args[{i}]", names[i], value) for i, value in enumerate(args)]
     labelled += [(f"kwargs[{key!r}]", key, value) for key, value in kwargs.items()]
@@ -160,26 +139,23 @@ def readable(structure: Any) -> Any:
 def record_backward(program: Program, targets: list[str], plain: list[str], given: tuple[bool, ...]) -> Trace:
     """The joint trace: the program, then its backward for the cotangents that are given.
 
-    The gradient is autograd's own, recorded from the graph that the program built on fake tensors.
-
-    Args:
-        targets: names of the differentiable values that cotangents belong to.
-        plain: names of other values that the program returns.
-        given: for each target, whether it has a cotangent.
-
-    Returns:
-        A trace whose inputs are the program's and one cotangent for each given target, and whose output is
-        `((*targets, *plain), gradients)`, one gradient for each of the program's inputs, None where none flows.
+    The gradient is autograd's own, recorded from the graph that the program built on fake tensors. `targets` are the
+    differentiable values that cotangents belong to, `plain` others that the program returns, by name. The trace takes
+    the program's inputs and one cotangent for each given target, and returns `((*targets, *plain), gradients)`, one
+    gradient for each of the program's inputs, None where none flows.
     """
     recorder = program.recorder
-    chosen = [name for name, is_given in zip(targets, given) if is_given]
-    fakes = [program.fake(name) for name in chosen]
+    chosen = {name: program.fake(name) for name, is_given in zip(targets, given) if is_given}
+    outs, edges = list(chosen.values()), list(program.edges.values())
     forward, recorder.calls, recorder.backward_phase = recorder.calls, [], True
     try:
-        seeds = [_cotangent(recorder, fake, name) for fake, name in zip(fakes, chosen)]
+        seeds = [_cotangent(recorder, fake, name) for name, fake in chosen.items()]
         cotangents = tuple(recorder.proxy(seed) for seed in seeds)
-        with recording(recorder):
-            grads = _gradients(fakes, list(program.edges.values()), seeds)
+        with recording(recorder), torch._C.DisableTorchFunction():
+            found = (
+                torch.autograd.grad(outs, edges, seeds, retain_graph=True, allow_unused=True) if outs and edges else ()
+            )
+        grads = found or [None] * len(edges)
         named = {key: None if g is None else recorder.define(g) for key, g in zip(program.edges, grads)}
         calls: tuple[BoundSymbol, ...] = (*forward, *recorder.calls)
     finally:
@@ -193,12 +169,5 @@ def record_backward(program: Program, targets: list[str], plain: list[str], give
 def _cotangent(recorder: Recorder, fake: torch.Tensor, name: str) -> torch.Tensor:
     with recorder.fake_mode, torch.no_grad():
         seed = torch.empty_like(fake)
-    recorder._define(seed, recorder.unique_name(f"grad_{name}"))
+    recorder.define_as(seed, recorder.unique_name(f"grad_{name}"))
     return seed
-
-
-def _gradients(outputs: list[torch.Tensor], edges: list[Any], seeds: list[torch.Tensor]) -> list[torch.Tensor | None]:
-    if not edges or not outputs:
-        return [None] * len(edges)
-    with torch._C.DisableTorchFunction():
-        return list(torch.autograd.grad(outputs, edges, seeds, retain_graph=True, allow_unused=True))

@@ -5,8 +5,6 @@ of them makes, and a `FakeTensorMode` below that gives metadata without data. Au
 does, so whatever depends on it behaves as in eager.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,11 +19,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fulgurite.ir import BoundSymbol, Symbol, TensorProxy, Trace, is_proxy, symbol_of
 from fulgurite.ir.errors import TraceError
+from fulgurite.ir.modes import outside_all_modes
 from fulgurite.ir.printer import identifier
 from fulgurite.ir.tree import leaves, map_leaves
 from fulgurite.trace import meta
 from fulgurite.trace.disguise import disguised
-from fulgurite.trace.rules import apply_rule, rule_for
+from fulgurite.trace.rules import RuleFunction, rule_for
 from fulgurite.trace.source import whereabouts
 
 _LIFT = torch.ops.aten.lift_fresh.default
@@ -43,7 +42,7 @@ class AutogradState:
     leaf: bool
 
     @staticmethod
-    def of(fake: torch.Tensor) -> AutogradState:
+    def of(fake: torch.Tensor) -> "AutogradState":
         has_edge = fake.requires_grad and not torch.is_inference_mode_enabled()
         edge = torch.autograd.graph.get_gradient_edge(fake) if has_edge else None
         return AutogradState(edge, fake.grad if fake.is_leaf else None, fake.requires_grad, fake.is_leaf)
@@ -72,7 +71,7 @@ class Recorder:
         self.modules = modules
         self.inputs: list[Input] = []
         self.calls: list[BoundSymbol] = []
-        self.open: list[BoundSymbol] | None = None
+        self.open: list[BoundSymbol] | None = None  # the subsymbols of the call that runs now
         self.constants: dict[str, Any] = {}
         self.failure: TraceError | None = None
         self.backward_phase = False
@@ -87,17 +86,15 @@ class Recorder:
         self._sequence = -1
         self._forward_of: dict[int, str] = {}
 
-    # -- values -------------------------------------------------------------------------------------------------
-
     def add_input(self, real: torch.Tensor, source: str, name: str) -> torch.Tensor:
         """The fake tensor that stands for `real` from now on."""
         known = self.stand_in(real)
         if known is not None:
             return known
-        with meta.outside_all_modes(), torch._C.DisableTorchFunction():
+        with outside_all_modes(), torch._C.DisableTorchFunction():
             fake = real if isinstance(real, FakeTensor) else self.fake_mode.from_tensor(real, static_shapes=True)
             before = AutogradState.of(fake)
-        proxy = self._define(fake, self.unique_name(name))
+        proxy = self.define_as(fake, self.unique_name(name))
         self._fakes[id(real)] = (weakref.ref(real), fake)
         self.inputs.append(Input(proxy, fake, real, source, before))
         return fake
@@ -122,23 +119,17 @@ class Recorder:
             return known[1]
         name = f"t{self._count}"
         self._count += 1
-        return self._define(tensor, name)
+        return self.define_as(tensor, name)
 
-    def _define(self, tensor: torch.Tensor, name: str) -> TensorProxy:
+    def define_as(self, tensor: torch.Tensor, name: str) -> TensorProxy:
+        """A new proxy of a tensor."""
         strided = tensor.layout is torch.strided
-        storage = tensor.untyped_storage()._cdata if strided else id(tensor)
-        proxy = TensorProxy(
-            name,
-            tuple(tensor.shape),
-            _stride(tensor),
-            tensor.dtype,
-            tensor.device,
-            tensor.requires_grad,
-            self._storages.setdefault(storage, len(self._storages)),
-            int(tensor.storage_offset()) if strided else None,
-            tensor.layout,
-            " ".join(name for name, is_set in (("conj", tensor.is_conj()), ("neg", tensor.is_neg())) if is_set),
-        )
+        memory = tensor.untyped_storage()._cdata if strided else id(tensor)
+        storage = self._storages.setdefault(memory, len(self._storages))
+        offset = int(tensor.storage_offset()) if strided else None
+        bits = " ".join(bit for bit, is_set in (("conj", tensor.is_conj()), ("neg", tensor.is_neg())) if is_set)
+        shape, stride, kept = tuple(tensor.shape), _stride(tensor), (tensor.dtype, tensor.device, tensor.requires_grad)
+        proxy = TensorProxy(name, shape, stride, *kept, storage, offset, tensor.layout, bits)
         self._proxies[id(tensor)] = (tensor, proxy)
         self.tensors[name] = tensor
         return proxy
@@ -164,9 +155,11 @@ class Recorder:
             )
         return self.add_input(leaf, *found)
 
-    def release(self) -> None:
-        """Let go of the real tensors; the fake ones stay, so that a backward can still be recorded."""
+    def release(self) -> list[torch.Tensor]:
+        """Give the real inputs away; the fake ones stay, so that a backward can still be recorded."""
+        reals = [item.real for item in self.inputs]
         self.inputs = [replace(item, real=item.fake) for item in self.inputs]
+        return reals
 
     def stand_in(self, real: torch.Tensor) -> torch.Tensor | None:
         """The fake tensor of a real one that is an input already."""
@@ -176,8 +169,6 @@ class Recorder:
     def proxies(self, tree: Any) -> Any:
         """The same arguments with every fake tensor replaced by its proxy."""
         return map_leaves(lambda leaf: self.proxy(leaf) if isinstance(leaf, torch.Tensor) else leaf, tree)
-
-    # -- calls --------------------------------------------------------------------------------------------------
 
     def call(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run a call of the program and record it with the dispatcher calls that it makes."""
@@ -212,7 +203,7 @@ class Recorder:
 
     def constant(self, real: torch.Tensor) -> Any:
         """A tensor that the program makes of Python data (`torch.tensor([1, 2])`): fresh memory at every call."""
-        with meta.outside_all_modes():
+        with outside_all_modes():
             value = real.detach().clone()
         self.constants[self.unique_name("constant")] = value
         out = _LIFT(real)
@@ -243,7 +234,7 @@ class Recorder:
             ran_autograd = any("gradient" in sub.tags for sub in bsym.subsymbols)
             return replace(bsym, tags=bsym.tags | {"autograd"}) if ran_autograd else bsym
         tags = frozenset({"backward"}) if self.backward_phase else frozenset()
-        node = torch._C._current_autograd_node()
+        node: Any = torch._C._current_autograd_node()  # None outside of a backward pass
         if node is not None:
             forward = self._forward_of.get(node._sequence_nr())
             return replace(bsym, forward=forward, tags=tags | {"gradient"})
@@ -252,8 +243,6 @@ class Recorder:
             self._forward_of.setdefault(sequence - 1, bsym.outputs[0].name)
         self._sequence = sequence
         return replace(bsym, tags=tags) if tags else bsym
-
-    # -- refusals -----------------------------------------------------------------------------------------------
 
     def refuse(self, what: str, instead: str) -> NoReturn:
         """Raise a TraceError for the user's line, and keep it in case the program swallows it."""
@@ -291,8 +280,6 @@ class Recorder:
             real = isinstance(leaf, torch.Tensor) and not isinstance(leaf, FakeTensor)
             if real and self.stand_in(leaf) is None and self.locate(leaf) is None:
                 self.refuse(f"{symbol_of(fn).name} makes a tensor of data outside of torch", "pass it as an argument")
-
-    # -- the result ---------------------------------------------------------------------------------------------
 
     def trace(self, name: str, output: Any) -> Trace:
         """What was recorded until now."""
@@ -346,7 +333,7 @@ class _CallMode(TorchFunctionMode):
             recorder.active_rules.add(rule.name)
             try:
                 with self:
-                    return apply_rule(rule, args, kwargs)
+                    return RuleFunction.apply(rule, kwargs, *args)
             finally:
                 recorder.active_rules.discard(rule.name)
         if recorder.open is not None:

@@ -1,9 +1,8 @@
 """Gradient rules of symbols: an augmented forward and a backward that replace what autograd would do."""
 
-from __future__ import annotations
-
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from fulgurite.ir import Symbol
 from fulgurite.ir.symbol import callable_of, overloads_of
 
 
-@dataclass(frozen=True)
+@dataclass
 class Rule:
     """The two halves of a gradient rule; either may be registered first."""
 
@@ -29,11 +28,12 @@ changes = 0
 """How often a rule was registered or forgotten; traces that were made before are made again."""
 
 
-def _register(target: Any, **half: Callable[..., Any]) -> None:
+def _register(target: Any, half: str, fn: Callable[..., Any]) -> Callable[..., Any]:
     key = callable_of(target)
-    known = _rules.get(key) or Rule(getattr(target, "name", None) or str(key))
-    _rules[key] = replace(known, **half)
+    rule = _rules.setdefault(key, Rule(getattr(target, "name", None) or str(key)))
+    setattr(rule, half, fn)
     _changed()
+    return fn
 
 
 def register_augmented_forward(symbol: Symbol | Callable[..., Any]) -> Callable[..., Any]:
@@ -46,12 +46,7 @@ def register_augmented_forward(symbol: Symbol | Callable[..., Any]) -> Callable[
     Args:
         symbol: a Symbol, or the torch function or operator itself, as the program calls it.
     """
-
-    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
-        _register(symbol, augmented_forward=fn)
-        return fn
-
-    return register
+    return functools.partial(_register, symbol, "augmented_forward")
 
 
 def register_backward(symbol: Symbol | Callable[..., Any]) -> Callable[..., Any]:
@@ -61,12 +56,7 @@ def register_backward(symbol: Symbol | Callable[..., Any]) -> Callable[..., Any]
     output is unused), and returns one gradient for each positional argument of the call, None for those that have
     none; a single gradient need not be in a tuple. A gradient has the shape of its argument.
     """
-
-    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
-        _register(symbol, backward=fn)
-        return fn
-
-    return register
+    return functools.partial(_register, symbol, "backward")
 
 
 def deregister(symbol: Symbol | Callable[..., Any]) -> None:
@@ -105,12 +95,9 @@ def formula_of(op: Any) -> tuple[Any, ...]:
     return (*definition, *kernels, entry.fake_impl.kernel)
 
 
-def apply_rule(rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run the rule as an autograd function."""
-    return _RuleFunction.apply(rule, kwargs, *args)
+class RuleFunction(torch.autograd.Function):
+    """A rule as an autograd function: `RuleFunction.apply(rule, kwargs, *args)`."""
 
-
-class _RuleFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rule: Rule, kwargs: dict[str, Any], *args: Any) -> Any:
         assert rule.augmented_forward is not None

@@ -1,9 +1,7 @@
 """Containers of values: taking arguments and results apart, and putting results together again."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -33,28 +31,22 @@ def parts_of(value: Any, *, objects: bool = False) -> Parts | None:
     kind = type(value)
     if is_proxy(value):
         return None
-    if kind is list or kind is tuple:
-        return Parts(_indices(value), tuple(value), kind)
-    if isinstance(value, tuple) and kind is not torch.Size:
-        make = getattr(kind, "_make", kind)
-        return Parts(_indices(value), tuple(value), make)
+    if kind is list or (isinstance(value, tuple) and kind is not torch.Size):
+        return Parts(_keys(range(len(value))), tuple(value), getattr(kind, "_make", kind))
     if kind is dict:
-        return Parts(_keys(value), tuple(value.values()), lambda items, keys=tuple(value): dict(zip(keys, items)))
+        keys = tuple(value)
+        return Parts(_keys(value), tuple(value.values()), lambda items: dict(zip(keys, items)))
     if kind in _pytree.SUPPORTED_NODES and not isinstance(value, (tuple, list)):
         return _registered(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value)]
         return _attributes(value, {name: getattr(value, name) for name in names if hasattr(value, name)})
-    if objects and _is_plain_object(value):
+    if objects and is_plain_object(value):
         return _attributes(value, dict(vars(value)))
     return None
 
 
-def _indices(value: Sequence[Any]) -> tuple[str, ...]:
-    return tuple(f"[{i}]" for i in range(len(value)))
-
-
-def _keys(value: dict[Any, Any]) -> tuple[str, ...]:
+def _keys(value: Iterable[Any]) -> tuple[str, ...]:
     return tuple(f"[{key!r}]" for key in value)
 
 
@@ -66,7 +58,7 @@ def _registered(value: Any) -> Parts:
 
 
 def _attributes(value: Any, fields: dict[str, Any]) -> Parts:
-    kind = type(value)
+    kind: Any = type(value)
 
     def rebuild(items: Sequence[Any]) -> Any:
         made = kind.__new__(kind)
@@ -77,28 +69,27 @@ def _attributes(value: Any, fields: dict[str, Any]) -> Parts:
     return Parts(tuple(f".{name}" for name in fields), tuple(fields.values()), rebuild)
 
 
-def _is_plain_object(value: Any) -> bool:
+def is_plain_object(value: Any) -> bool:
+    """Whether a value is an object of a class of the user's, with attributes to look at."""
     if isinstance(value, (type, torch.Tensor, torch.nn.Module)) or callable(value) or not hasattr(value, "__dict__"):
         return False
-    return type(value).__module__.split(".")[0] not in ("builtins", "torch", "types")
+    return type(value).__module__.split(".")[0] not in ("builtins", "torch", "numpy", "types")
 
 
-def walk(value: Any, path: Path = (), *, objects: bool = False) -> Iterator[tuple[Path, Any]]:
-    """Every leaf with the path to it, in order. An object met again inside itself is a leaf.
+def walk(
+    value: Any, path: Path = (), *, objects: bool = False, above: Sequence[int] = ()
+) -> Iterator[tuple[Path, Any]]:
+    """Every leaf with the path to it, in order. An object met again inside itself (`above`) is a leaf.
 
     >>> list(walk({"a": [1, 2]}))
     [(("['a']", '[0]'), 1), (("['a']", '[1]'), 2)]
     """
-    yield from _walk(value, path, objects, ())
-
-
-def _walk(value: Any, path: Path, objects: bool, above: tuple[int, ...]) -> Iterator[tuple[Path, Any]]:
     parts = None if id(value) in above else parts_of(value, objects=objects)
     if parts is None:
         yield path, value
         return
     for accessor, child in zip(parts.accessors, parts.children):
-        yield from _walk(child, (*path, accessor), objects, (*above, id(value)))
+        yield from walk(child, (*path, accessor), objects=objects, above=(*above, id(value)))
 
 
 def replace_leaves(value: Any, fn: Callable[[Any], Any], *, objects: bool = False) -> Any:

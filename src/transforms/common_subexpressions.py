@@ -8,29 +8,26 @@ Random, mutating and custom ops are left alone, and so is a result whose memory 
 that a caller can tell apart stay two tensors.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from fulgurite.ir import BoundSymbol, Proxy, Trace, is_proxy
-from fulgurite.ir.tree import leaves
+from fulgurite.ir import BoundSymbol, Proxy, Symbol, Trace, is_proxy
+from fulgurite.ir.tree import map_leaves
 
 
 def common_subexpressions(trace: Trace) -> Trace:
     """The trace with repeated pure calls replaced by the first one's results."""
     escaping = {p.storage for p in trace.output_proxies} | trace.written
     versions: Counter[int] = Counter()
-    first: dict[Any, BoundSymbol] = {}
+    first: dict[tuple[Symbol, str], BoundSymbol] = {}
     renames: dict[str, Proxy] = {}
     kept: list[BoundSymbol] = []
     for original in trace.bound_symbols:
         bsym = original.renamed(renames) if renames else original
-        key = _key(bsym, versions) if _may_merge(bsym, escaping) else None
-        twin = first.setdefault(key, bsym) if key is not None else bsym
+        twin = first.setdefault(_key(bsym, versions), bsym) if _may_merge(bsym, escaping) else bsym
         if twin is not bsym:
             renames.update(zip((p.name for p in bsym.outputs), twin.outputs))
             continue
@@ -40,28 +37,16 @@ def common_subexpressions(trace: Trace) -> Trace:
 
 
 def _may_merge(bsym: BoundSymbol, escaping: set[int] | frozenset[int]) -> bool:
-    if not bsym.is_pure or not bsym.outputs or not bsym.inputs:
-        return False
-    return not any(p.storage in escaping for p in bsym.outputs)
+    computes = bool(bsym.is_pure and bsym.outputs and bsym.inputs)
+    return computes and not any(p.storage in escaping for p in bsym.outputs)
 
 
-def _key(bsym: BoundSymbol, versions: Mapping[int, int]) -> Any:
-    """Equal for calls that give equal results; None when an argument can't be compared."""
-    parts: list[Any] = [bsym.symbol, len(bsym.args), tuple(bsym.kwargs), _shape((bsym.args, dict(bsym.kwargs)))]
-    for leaf in leaves((bsym.args, dict(bsym.kwargs))):
+def _key(bsym: BoundSymbol, versions: Mapping[int, int]) -> tuple[Symbol, str]:
+    """Equal for calls that give equal results: the arguments as they are nested, proxies as of their last write."""
+
+    def describe(leaf: Any) -> Any:
         if is_proxy(leaf):
-            parts.append((leaf.name, versions.get(leaf.storage, 0)))
-        elif isinstance(leaf, torch.Tensor):
-            parts.append(id(leaf))
-        else:
-            parts.append((type(leaf), repr(leaf)))
-    return tuple(parts)
+            return leaf.name, versions.get(leaf.storage, 0)
+        return id(leaf) if isinstance(leaf, torch.Tensor) else (type(leaf), repr(leaf))
 
-
-def _shape(tree: Any) -> Any:
-    """The nesting of arguments, so that `f([a], b)` is not taken for `f([a, b])`."""
-    if isinstance(tree, (list, tuple)):
-        return (type(tree).__name__, *map(_shape, tree))
-    if isinstance(tree, dict):
-        return ("dict", *((key, _shape(value)) for key, value in tree.items()))
-    return None
+    return bsym.symbol, repr(map_leaves(describe, [bsym.args, dict(bsym.kwargs)]))

@@ -4,8 +4,6 @@ Kept whatever uses them: writes to memory that is an input's or is read later, r
 custom ops (their body may do anything), and calls that define nothing.
 """
 
-from __future__ import annotations
-
 from fulgurite.ir import BoundSymbol, Trace
 
 
@@ -24,8 +22,6 @@ def dead_code(trace: Trace) -> Trace:
 
 
 def _is_needed(bsym: BoundSymbol, live: set[str], storages: set[int]) -> bool:
-    if any(p.name in live for p in bsym.outputs) or bsym.written & storages:
+    if bsym.all_tags & {"random", "custom"} or bsym.written & storages:
         return True
-    if bsym.all_tags & {"random", "custom"}:
-        return True
-    return not bsym.outputs and not bsym.written
+    return any(p.name in live for p in bsym.outputs) or not (bsym.outputs or bsym.written)

@@ -4,8 +4,6 @@ t2 = torch.nn.functional.linear(x, w)   ->   t0 = torch.ops.aten.t.default(w)
                                              t1 = torch.ops.aten.mm.default(x, t0)
 """
 
-from __future__ import annotations
-
 from fulgurite.ir import BoundSymbol, Trace
 
 

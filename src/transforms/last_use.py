@@ -4,8 +4,6 @@ t1 = torch.sin(t0)
 t2 = torch.cos(t1)      ->      t2 = torch.cos(t1); del t1
 """
 
-from __future__ import annotations
-
 from fulgurite.ir import BoundSymbol, Proxy, Trace
 from fulgurite.ir.printer import DELETE
 

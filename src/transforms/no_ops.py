@@ -6,8 +6,6 @@
 A view that is returned stays (it is an object of its own), and so does one of a tensor whose metadata changes.
 """
 
-from __future__ import annotations
-
 from fulgurite.ir import BoundSymbol, Proxy, TensorProxy, Trace
 
 

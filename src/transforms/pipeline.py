@@ -1,7 +1,5 @@
 """The pipeline: passes in order, each timed, each result kept."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
