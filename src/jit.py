@@ -41,10 +41,6 @@ class Stats:
     times: Times = field(default_factory=dict)
     uncompiled: int = 0
 
-    @property
-    def calls(self) -> int:
-        return self.hits + self.misses + self.uncompiled
-
 
 @dataclass(frozen=True)
 class Stages:

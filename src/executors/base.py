@@ -35,17 +35,11 @@ class OperatorExecutor(Executor):
     >>> mine = OperatorExecutor("mine")
     >>> @mine.register(torch.sin)
     ... def sin(x): return torch.sin(x)
-    >>> mine.implementations
-    ('sin',)
     """
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self._table: dict[Any, tuple[Symbol, Callable[..., bool] | None]] = {}
-
-    @property
-    def implementations(self) -> tuple[str, ...]:
-        return tuple(symbol.name.split(".")[-1] for symbol, _ in self._table.values())
 
     def register(
         self, target: Symbol | Callable[..., Any], *, checker: Callable[..., bool] | None = None

@@ -300,12 +300,14 @@ def _stride(tensor: torch.Tensor) -> tuple[int, ...] | None:
     return tuple(tensor.stride()) if tensor.layout is torch.strided else None
 
 
-class _OpMode(TorchDispatchMode):
-    """Sees every dispatcher call, below autograd and autocast."""
-
+class _Mode:
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
         self.recorder = recorder
+
+
+class _OpMode(_Mode, TorchDispatchMode):
+    """Sees every dispatcher call, below autograd and autocast."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -316,12 +318,8 @@ class _OpMode(TorchDispatchMode):
         return self.recorder.op(func, self.recorder.adopt(args), self.recorder.adopt(kwargs))
 
 
-class _CallMode(TorchFunctionMode):
+class _CallMode(_Mode, TorchFunctionMode):
     """Sees every call that the program makes of a torch function, method or property."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
-        self.recorder = recorder
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         recorder = self.recorder
