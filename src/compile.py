@@ -15,7 +15,16 @@ from fulgurite.trace.guards import Prologue
 from fulgurite.trace.program import Program, record_backward
 from fulgurite.trace.structure import parts_of, walk
 from fulgurite.training import Pair, Plan, autograd_function, plan_outputs, without_autocast
-from fulgurite.transforms import common_subexpressions, dead_code, flatten, last_use, no_ops, run, split
+from fulgurite.transforms import (
+    common_subexpressions,
+    dead_code,
+    flatten,
+    last_use,
+    no_ops,
+    run,
+    split,
+    stop_gradients,
+)
 from fulgurite.transforms.pipeline import Pass
 
 Times = dict[str, float]
@@ -96,7 +105,7 @@ class Compiler:
         return run_all, stages
 
     def _differentiable(self, plan: Plan) -> tuple[Callable[..., Any], list[Trace]]:
-        given = (True,) * len(plan.targets)
+        given = (False,) * len(plan.targets)
         failure = None
         try:
             with timed(self.times, "record backward"):
@@ -107,13 +116,14 @@ class Compiler:
             self.program.recorder.refuse(
                 "an output requires grad, but no gradient leads to an input", "make its leaf outside of fg.jit"
             )
-        augmented, pulled = self._split(joint, sum(given) if failure is None else 0)
-        forward = self._optimise(augmented, (common_subexpressions, dead_code))
+        augmented, pulled = self._split(joint, len(given) if failure is None else 0)
+        forward = self._optimise(augmented, (no_ops, common_subexpressions, dead_code))
         saved = [p.name for p in augmented.output[1]]
         body = _below_autograd(self._code(forward))
         pair = Pair(self.program, plan, body, saved, self._backward, failure=failure)
         if failure is None:
-            pair.backwards[given] = self._compile_backward(pulled)
+            first = given + (None,) * len(pair.inner)
+            pair.backwards[first, False] = self._compile_backward(pulled)
         return autograd_function(pair), list(forward.history)
 
     def _without_backward(self, plan: Plan) -> Trace:
@@ -122,12 +132,15 @@ class Compiler:
         return program.recorder.trace("joint", (outputs, (None,) * len(program.recorder.inputs)))
 
     def _split(self, joint: Trace, cotangents: int) -> tuple[Trace, Trace]:
-        passes = (*self.options.transforms, flatten, no_ops, dead_code)
+        passes = (*self.options.transforms, flatten, dead_code)
         with timed(self.times, "passes"):
             return split(run(joint, passes), cotangents)
 
-    def _backward(self, joint: Trace, cotangents: int, saved: list[str]) -> Callable[..., Any]:
-        """A backward for other cotangents than the first, which takes what the forward saves already."""
+    def _backward(self, joint: Trace, cotangents: int, saved: list[str], create_graph: bool) -> Callable[..., Any]:
+        """A backward for other cotangents than the first, which takes what the forward saves already.
+
+        With `create_graph` it runs under autograd, call for call as it was recorded.
+        """
         _, pulled = self._split(joint, cotangents)
         known = {p.name: p for p in pulled.inputs}
         seeds = pulled.inputs[len(pulled.inputs) - cotangents :]
@@ -139,10 +152,11 @@ class Compiler:
             )
         recorder = self.program.recorder
         inputs = tuple(known.get(name) or recorder.proxy(self.program.fake(name)) for name in saved)
-        return self._compile_backward(replace(pulled, inputs=(*inputs, *seeds)))
+        pulled = replace(pulled, inputs=(*inputs, *seeds))
+        return compile_trace(stop_gradients(pulled)) if create_graph else self._compile_backward(pulled)
 
     def _compile_backward(self, pulled: Trace) -> Callable[..., Any]:
-        final = self._optimise(pulled, (common_subexpressions, dead_code))
+        final = self._optimise(pulled, (no_ops, common_subexpressions, dead_code))
         self.backward_stages[:] = final.history
         return compile_trace(final)
 

@@ -7,13 +7,13 @@ view calls, so that their history, and what in-place writes do to it, is eager's
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from fulgurite.ir import BoundSymbol, Trace
-from fulgurite.ir.errors import TraceError
-from fulgurite.trace.program import Program, record_backward
+from fulgurite.trace.program import Cotangents, Program, record_backward
 
 _REPLAYED = {"CreationMeta.DEFAULT", "CreationMeta.MULTI_OUTPUT_NODE"}
 
@@ -72,26 +72,49 @@ def _view_chain(program: Program, name: str, makers: dict[str, BoundSymbol]) -> 
 
 @dataclass
 class Pair:
-    """The compiled forward and backward of a plan."""
+    """The compiled forward and backward of a plan.
+
+    The autograd Function returns the plan's targets, then those of the saved values that gradients flow through
+    (`inner`): so what is saved is connected to the graph, and a backward can be differentiated like any function.
+    """
 
     program: Program
     plan: Plan
     forward: Callable[..., Any]  # takes the inputs, returns `((*targets, *plain), saved)`
     saved: list[str]  # names of what it saves
-    compile_backward: Callable[[Trace, int, list[str]], Callable[..., Any]]
-    backwards: dict[tuple[bool, ...], Callable[..., Any]] = field(default_factory=dict)
+    compile_backward: Callable[[Trace, int, list[str], bool], Callable[..., Any]]
+    backwards: dict[tuple[Cotangents, bool], Callable[..., Any]] = field(default_factory=dict)
     failure: Exception | None = None
     lock: Any = field(default_factory=threading.RLock)
 
-    def backward(self, given: tuple[bool, ...]) -> Callable[..., Any]:
+    @cached_property
+    def shared(self) -> list[str]:
+        """Saved inputs that the program's graph leads to from several places.
+
+        They are returned too, as views of themselves, so that a second backward adds up in eager's order.
+        """
+        uses = self.program.uses()
+        return [name for name in self.saved if uses.get(name, 0) > 1 and name not in self.plan.targets]
+
+    @cached_property
+    def inner(self) -> list[str]:
+        """The saved values that gradients flow through, apart from targets and from inputs that are not shared."""
+        inputs = {item.proxy.name for item in self.program.recorder.inputs} - {*self.shared}
+        names = [name for name in dict.fromkeys(self.saved) if name not in inputs and name not in self.plan.targets]
+        return [name for name in names if self.program.fake(name).requires_grad]
+
+    def backward(self, given: Cotangents, create_graph: bool) -> Callable[..., Any]:
         """The backward for these cotangents; recorded at first use from the program's own autograd graph."""
-        if given in self.backwards:
-            return self.backwards[given]
+        key = given, create_graph
+        if key in self.backwards:
+            return self.backwards[key]
         with self.lock:
-            if given not in self.backwards:  # another thread may have made it meanwhile
-                joint = record_backward(self.program, self.plan.targets, self.plan.plain, given)
-                self.backwards[given] = self.compile_backward(joint, sum(given), self.saved)
-        return self.backwards[given]
+            if key not in self.backwards:  # another thread may have made it meanwhile
+                targets = self.plan.targets + self.inner
+                joint = record_backward(self.program, targets, self.plan.plain, given, create_graph=create_graph)
+                count = sum(kind is not None for kind in given)
+                self.backwards[key] = self.compile_backward(joint, count, self.saved, create_graph)
+        return self.backwards[key]
 
 
 def without_autocast(body: Callable[..., Any]) -> Callable[..., Any]:
@@ -107,28 +130,31 @@ def without_autocast(body: Callable[..., Any]) -> Callable[..., Any]:
 def autograd_function(pair: Pair) -> Callable[..., tuple[Any, ...]]:
     """A differentiable function of the inputs that returns `(*targets, *plain)`."""
     count, dirty, forward = len(pair.plan.targets), pair.plan.dirty, pair.forward
+    inner = [pair.saved.index(name) for name in pair.inner]
+    shared = [pair.saved.index(name) for name in pair.shared]
 
     class Compiled(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, plain: list[Any], *inputs: torch.Tensor) -> Any:
             outputs, saved = forward(*inputs)
+            if shared:
+                saved = list(saved)
+                for i in shared:
+                    saved[i] = saved[i].view_as(saved[i])
             ctx.save_for_backward(*saved)
             ctx.set_materialize_grads(False)
             if dirty:
                 ctx.mark_dirty(*(inputs[i] for i in dirty))
             plain.extend(outputs[count:])
-            return outputs[:count]
+            return (*outputs[:count], *(saved[i] for i in inner))
 
         @staticmethod
         def backward(ctx: Any, *cotangents: Any) -> Any:
             if pair.failure is not None:
                 raise pair.failure
-            if torch.is_grad_enabled():
-                raise TraceError(
-                    "create_graph=True through a function of fg.jit is not supported yet; "
-                    "call the original function where you need a gradient of a gradient"
-                )
-            run = pair.backward(tuple(c is not None for c in cotangents))
+            create_graph = torch.is_grad_enabled()
+            given = tuple(None if c is None else create_graph and c.requires_grad for c in cotangents)
+            run = pair.backward(given, create_graph)
             if torch._C._is_any_autocast_enabled():
                 run = without_autocast(run)
             return (None, *run(*ctx.saved_tensors, *(c for c in cotangents if c is not None)))
@@ -137,6 +163,6 @@ def autograd_function(pair: Pair) -> Callable[..., tuple[Any, ...]]:
 
     def call(*inputs: torch.Tensor) -> tuple[Any, ...]:
         plain: list[Any] = []
-        return (*apply(plain, *inputs), *plain)
+        return (*apply(plain, *inputs)[:count], *plain)
 
     return call

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 import fulgurite as fg
+from compare import differences
+from harness import Program
 
 SCALE = torch.ones(3)
 
@@ -209,7 +211,7 @@ def test_stages_and_prologue_print() -> None:
     stages = fg.traces(jitted)
     assert "def prologue(args, kwargs):" in str(stages.prologue)
     made = [trace.provenance.made_by for trace in stages.forward]
-    assert made[:3] == ["recorded", "flatten", "no_ops"] and made[-1] == "last_use"
+    assert made[:2] == ["recorded", "flatten"] and "no_ops" in made and made[-1] == "last_use"
     assert stages.backward[-1].name == "backward" and fg.last_trace(jitted) is stages.forward[-1]
     for trace in (*stages.forward, *stages.backward):
         trace.verify()
@@ -226,7 +228,15 @@ def test_partial_cotangents_give_none_and_no_dead_work() -> None:
     assert torch.equal(w.grad, -w.detach().sin())
 
 
-def test_create_graph_is_refused_clearly() -> None:
-    x = torch.ones(2, requires_grad=True)
-    with pytest.raises(fg.TraceError, match="create_graph"):
-        torch.autograd.grad(fg.jit(lambda x: x.sin())(x).sum(), x, create_graph=True)
+def test_gradient_of_a_gradient() -> None:
+    def third(fn: Program) -> list[torch.Tensor]:
+        x = torch.linspace(-1, 1, 5, requires_grad=True)
+        y, z = fn(x)
+        (first,) = torch.autograd.grad(y.sum() + z, x, create_graph=True)
+        (second,) = torch.autograd.grad(first.square().sum(), x, create_graph=True)
+        return [first, second, *torch.autograd.grad(second.sum() + y.sum(), x)]
+
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.sin() * x**3, x[0].exp() * x.tanh().sum()
+
+    assert not differences(third(program), third(fg.jit(program)))

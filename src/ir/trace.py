@@ -29,7 +29,8 @@ class BoundSymbol:
     """A Symbol applied to arguments.
 
     Its tags are what the recorder saw besides the symbol's own: `gradient` (an autograd node made this dispatcher
-    call), `autograd` (a backward pass ran inside this call), `backward` (it comes after the program's end).
+    call), `autograd` (a backward pass ran inside this call), `backward` (it comes after the program's end), `no_grad`
+    (where a graph was being built, autograd was told not to see this call).
     """
 
     symbol: Symbol

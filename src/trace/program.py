@@ -1,6 +1,7 @@
 """A program captured: its trace, what it returns, and the autograd graph that its backward can be recorded from."""
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -8,12 +9,13 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from fulgurite.ir import BoundSymbol, TensorProxy, Trace
+from fulgurite.ir import TensorProxy, Trace
 from fulgurite.ir.errors import TraceError
 from fulgurite.ir.printer import Namespace
 from fulgurite.trace import effects
 from fulgurite.trace.inputs import Locator, argument_names, can_follow, definition
-from fulgurite.trace.recorder import AutogradState, Recorder, recording
+from fulgurite.trace.recorder import AutogradState, Recorder
+from fulgurite.trace.recording import recording
 from fulgurite.trace.structure import replace_leaves, walk
 
 _active = threading.local()
@@ -45,6 +47,20 @@ class Program:
     def fake(self, name: str) -> torch.Tensor:
         """The fake tensor that a proxy stands for."""
         return self.recorder.tensors[name]
+
+    def uses(self) -> Counter[str]:
+        """For each input, how many edges of the program's autograd graph lead to it."""
+        names = {(edge.node, edge.output_nr): name for name, edge in self.edges.items()}
+        queue = [out.grad_fn for out in self.outputs.values() if out.grad_fn is not None]
+        seen, found = set(queue), Counter[str]()
+        while queue:
+            for following in queue.pop().next_functions:
+                if following in names:
+                    found[names[following]] += 1
+                elif following[0] is not None and following[0] not in seen:
+                    seen.add(following[0])
+                    queue.append(following[0])
+        return found
 
 
 def capture(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
@@ -136,38 +152,43 @@ def readable(structure: Any) -> Any:
     return tensors if tensors else structure
 
 
-def record_backward(program: Program, targets: list[str], plain: list[str], given: tuple[bool, ...]) -> Trace:
+Cotangents = tuple[bool | None, ...]
+"""For each target of a backward, whether its cotangent requires grad; None where no cotangent is given."""
+
+
+def record_backward(
+    program: Program, targets: list[str], plain: list[str], given: Cotangents, *, create_graph: bool = False
+) -> Trace:
     """The joint trace: the program, then its backward for the cotangents that are given.
 
     The gradient is autograd's own, recorded from the graph that the program built on fake tensors. `targets` are the
     differentiable values that cotangents belong to, `plain` others that the program returns, by name. The trace takes
     the program's inputs and one cotangent for each given target, and returns `((*targets, *plain), gradients)`, one
-    gradient for each of the program's inputs, None where none flows.
+    gradient for each of the program's inputs, None where none flows. With `create_graph` the backward is what
+    autograd runs when it is to be differentiated again.
     """
     recorder = program.recorder
-    chosen = {name: program.fake(name) for name, is_given in zip(targets, given) if is_given}
-    outs, edges = list(chosen.values()), list(program.edges.values())
-    forward, recorder.calls, recorder.backward_phase = recorder.calls, [], True
-    try:
-        seeds = [_cotangent(recorder, fake, name) for name, fake in chosen.items()]
+    chosen = {name: kind for name, kind in zip(targets, given) if kind is not None}
+    outs, edges = [program.fake(name) for name in chosen], list(program.edges.values())
+    with recorder.recording_backward(create_graph) as calls:
+        seeds = [_cotangent(recorder, out, *item) for out, item in zip(outs, chosen.items())]
         cotangents = tuple(recorder.proxy(seed) for seed in seeds)
-        with recording(recorder), torch._C.DisableTorchFunction():
-            found = (
-                torch.autograd.grad(outs, edges, seeds, retain_graph=True, allow_unused=True) if outs and edges else ()
-            )
-        grads = found or [None] * len(edges)
-        named = {key: None if g is None else recorder.define(g) for key, g in zip(program.edges, grads)}
-        calls: tuple[BoundSymbol, ...] = (*forward, *recorder.calls)
-    finally:
-        recorder.calls, recorder.backward_phase = forward, False
+        found: Any = [None] * len(edges)
+        if outs and edges:
+            with recording(recorder), torch._C.DisableTorchFunction():
+                found = torch.autograd.grad(
+                    outs, edges, seeds, retain_graph=True, create_graph=create_graph, allow_unused=True
+                )
+        named = {key: None if g is None else recorder.define(g) for key, g in zip(program.edges, found)}
     outputs = tuple(recorder.proxy(program.fake(name)) for name in (*targets, *plain))
     primals = tuple(item.proxy for item in recorder.inputs)
     gradients = tuple(named.get(p.name) for p in primals)
-    return Trace("joint", (*primals, *cotangents), calls, (outputs, gradients), dict(recorder.constants))
+    body = (*recorder.calls, *calls)
+    return Trace("joint", (*primals, *cotangents), body, (outputs, gradients), dict(recorder.constants))
 
 
-def _cotangent(recorder: Recorder, fake: torch.Tensor, name: str) -> torch.Tensor:
+def _cotangent(recorder: Recorder, fake: torch.Tensor, name: str, requires_grad: bool) -> torch.Tensor:
     with recorder.fake_mode, torch.no_grad():
-        seed = torch.empty_like(fake)
+        seed = torch.empty_like(fake).requires_grad_(requires_grad)
     recorder.define_as(seed, recorder.unique_name(f"grad_{name}"))
     return seed

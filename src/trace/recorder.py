@@ -1,9 +1,4 @@
-"""The recorder: what the program called, over what the dispatcher did, over fake tensors.
-
-Method: a `TorchFunctionMode` sees the program's calls, a `TorchDispatchMode` below it the dispatcher calls that each
-of them makes, and a `FakeTensorMode` below that gives metadata without data. Autograd runs in between as it always
-does, so whatever depends on it behaves as in eager.
-"""
+"""The recorder: builds the calls of a trace from what the recording modes see."""
 
 import weakref
 from collections.abc import Callable, Iterator
@@ -14,8 +9,6 @@ from typing import Any, NoReturn
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fulgurite.ir import BoundSymbol, Symbol, TensorProxy, Trace, is_proxy, symbol_of
 from fulgurite.ir.errors import TraceError
@@ -23,13 +16,12 @@ from fulgurite.ir.modes import outside_all_modes
 from fulgurite.ir.printer import identifier
 from fulgurite.ir.tree import leaves, map_leaves
 from fulgurite.trace import meta
-from fulgurite.trace.disguise import disguised
-from fulgurite.trace.rules import RuleFunction, rule_for
 from fulgurite.trace.source import whereabouts
 
-_LIFT = torch.ops.aten.lift_fresh.default
+DETACH = torch.ops.aten.detach.default
+_GET_DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
+LIFT = torch.ops.aten.lift_fresh.default
 _FRESH = symbol_of(torch.ops.aten.lift_fresh_copy.default)
-_SHALLOW = {"prim", "profiler"}
 
 
 @dataclass(frozen=True)
@@ -75,6 +67,8 @@ class Recorder:
         self.constants: dict[str, Any] = {}
         self.failure: TraceError | None = None
         self.backward_phase = False
+        self.builds_graph = torch.is_grad_enabled()
+        self.detaching = False  # whether the call that runs now is a read of `.data`
         self.active_rules: set[str] = set()
         self.tensors: dict[str, torch.Tensor] = {}
         self.autocast = False
@@ -134,6 +128,11 @@ class Recorder:
         self.tensors[name] = tensor
         return proxy
 
+    def same_value(self, tensor: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
+        """Let a tensor have the proxy of another."""
+        self._proxies[id(tensor)] = (tensor, self.proxy(known))
+        return tensor
+
     def adopt(self, tree: Any) -> Any:
         """The same arguments with every real tensor replaced by its stand-in."""
         if any(isinstance(leaf, torch.Tensor) and not isinstance(leaf, FakeTensor) for leaf in leaves(tree)):
@@ -161,6 +160,16 @@ class Recorder:
         self.inputs = [replace(item, real=item.fake) for item in self.inputs]
         return reals
 
+    @contextmanager
+    def recording_backward(self, create_graph: bool) -> Iterator[list[BoundSymbol]]:
+        """Collect the calls made in the block as those of a backward, apart from the program's."""
+        before = self.calls, self.backward_phase, self.builds_graph
+        self.calls, self.backward_phase, self.builds_graph = [], True, create_graph
+        try:
+            yield self.calls
+        finally:
+            self.calls, self.backward_phase, self.builds_graph = before
+
     def stand_in(self, real: torch.Tensor) -> torch.Tensor | None:
         """The fake tensor of a real one that is an input already."""
         reference, fake = self._fakes.get(id(real), (None, None))
@@ -174,13 +183,14 @@ class Recorder:
         """Run a call of the program and record it with the dispatcher calls that it makes."""
         named = None if isinstance(fn, MethodWrapperType) else (self.proxies(args), self.proxies(kwargs))
         self.autocast |= torch._C._is_any_autocast_enabled()
+        self.detaching = fn == _GET_DATA
         subs = self.open = list[BoundSymbol]()
         try:
             out = fn(*args, **kwargs)
         except Exception as error:
-            self.open = None
             self._call_failed(fn, args, kwargs, error)
-        self.open = None
+        finally:
+            self.open, self.detaching = None, False
         self._refuse_outside_data(fn, out)
         if subs:
             args, kwargs = named or (self.proxies(args), self.proxies(kwargs))
@@ -190,6 +200,7 @@ class Recorder:
     def op(self, op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
         """Run a dispatcher call and record it."""
         named = self.proxies((args, kwargs)) if "mutates" in symbol_of(op).tags else None
+        stops = op is DETACH and args[0].requires_grad
         try:
             out = meta.infer(op, args, kwargs, self.fake_mode)
         except meta.NEEDS_DATA:
@@ -198,7 +209,7 @@ class Recorder:
                 "keep the value in a tensor (torch.where instead of if), or leave this part outside of fg.jit",
             )
         args, kwargs = named or self.proxies((args, kwargs))
-        self._append(symbol_of(op), args, kwargs, map_leaves(self._output, out))
+        self._append(symbol_of(op), args, kwargs, map_leaves(self._output, out), stops=stops)
         return out
 
     def constant(self, real: torch.Tensor) -> Any:
@@ -206,7 +217,7 @@ class Recorder:
         with outside_all_modes():
             value = real.detach().clone()
         self.constants[self.unique_name("constant")] = value
-        out = _LIFT(real)
+        out = LIFT(real)
         self._append(_FRESH, (value,), {}, self._output(out))
         return out
 
@@ -218,8 +229,18 @@ class Recorder:
     def _output(self, leaf: Any) -> Any:
         return self.define(leaf) if isinstance(leaf, torch.Tensor) else leaf
 
-    def _append(self, symbol: Symbol, args: Any, kwargs: Any, output: Any, subs: tuple[BoundSymbol, ...] = ()) -> None:
-        bsym = self._link(BoundSymbol(symbol, tuple(args), kwargs, output, subs))
+    def _append(
+        self,
+        symbol: Symbol,
+        args: Any,
+        kwargs: Any,
+        output: Any,
+        subs: tuple[BoundSymbol, ...] = (),
+        stops: bool = False,
+    ) -> None:
+        stops = stops or (self.builds_graph and not subs and not torch.is_grad_enabled())
+        tags = frozenset({"no_grad"}) if stops else frozenset()
+        bsym = self._link(BoundSymbol(symbol, tuple(args), kwargs, output, subs, tags=tags))
         if self.open is not None:
             self.open.append(bsym)
             return
@@ -233,7 +254,7 @@ class Recorder:
         if bsym.subsymbols:
             ran_autograd = any("gradient" in sub.tags for sub in bsym.subsymbols)
             return replace(bsym, tags=bsym.tags | {"autograd"}) if ran_autograd else bsym
-        tags = frozenset({"backward"}) if self.backward_phase else frozenset()
+        tags = bsym.tags | ({"backward"} if self.backward_phase else set())
         node: Any = torch._C._current_autograd_node()  # None outside of a backward pass
         if node is not None:
             forward = self._forward_of.get(node._sequence_nr())
@@ -290,7 +311,7 @@ def _reached_dispatcher(error: Exception) -> bool:
     """Whether the exception comes from a dispatcher call below our mode, not from the call itself."""
     step = error.__traceback__
     while step is not None:
-        if step.tb_frame.f_code is _OpMode.__torch_dispatch__.__code__:
+        if step.tb_frame.f_code is Recorder.op.__code__:
             return True
         step = step.tb_next
     return False
@@ -298,66 +319,3 @@ def _reached_dispatcher(error: Exception) -> bool:
 
 def _stride(tensor: torch.Tensor) -> tuple[int, ...] | None:
     return tuple(tensor.stride()) if tensor.layout is torch.strided else None
-
-
-class _Mode:
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
-        self.recorder = recorder
-
-
-class _OpMode(_Mode, TorchDispatchMode):
-    """Sees every dispatcher call, below autograd and autocast."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func.namespace in _SHALLOW:  # metadata queries such as prim.device are no ops
-            return func(*args, **kwargs)
-        if func is _LIFT and not isinstance(args[0], FakeTensor) and self.recorder.stand_in(args[0]) is None:
-            return self.recorder.constant(args[0])
-        return self.recorder.op(func, self.recorder.adopt(args), self.recorder.adopt(kwargs))
-
-
-class _CallMode(_Mode, TorchFunctionMode):
-    """Sees every call that the program makes of a torch function, method or property."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        recorder = self.recorder
-        args, kwargs = recorder.adopt(args), recorder.adopt(kwargs or {})
-        if isinstance(func, MethodWrapperType) and func.__name__ != "__get__":
-            _check_setter(recorder, func, args)
-        rule = rule_for(func)
-        if rule is not None and rule.name not in recorder.active_rules:
-            recorder.active_rules.add(rule.name)
-            try:
-                with self:
-                    return RuleFunction.apply(rule, kwargs, *args)
-            finally:
-                recorder.active_rules.discard(rule.name)
-        if recorder.open is not None:
-            return func(*args, **kwargs)
-        return recorder.call(func, args, kwargs)
-
-
-def _check_setter(recorder: Recorder, setter: Any, args: tuple[Any, ...]) -> None:
-    attribute = getattr(setter.__self__, "__name__", "")
-    is_input = any(item.fake is args[0] for item in recorder.inputs)
-    if attribute == "data" or is_input:
-        recorder.refuse(f"the program assigns .{attribute} of a tensor", "do that outside of fg.jit")
-
-
-@contextmanager
-def recording(recorder: Recorder) -> Iterator[None]:
-    """Run the block under the recorder's modes; everything global is afterwards as it was."""
-    try:
-        with disguised(recorder), recorder.fake_mode, _OpMode(recorder), _CallMode(recorder):
-            yield
-    except Exception as error:
-        if getattr(error, "trace", None) is None:
-            error.trace = recorder.trace("partial", ())  # type: ignore[attr-defined]
-        error.args = tuple(a.replace("FakeTensor", "Tensor") if type(a) is str else a for a in error.args)
-        raise
-    finally:
-        torch.clear_autocast_cache()
-    if recorder.failure is not None:
-        raise recorder.failure

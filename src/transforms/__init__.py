@@ -7,5 +7,16 @@ from fulgurite.transforms.last_use import last_use
 from fulgurite.transforms.no_ops import no_ops
 from fulgurite.transforms.pipeline import run
 from fulgurite.transforms.split import split
+from fulgurite.transforms.stop_gradients import stop_gradients
 
-__all__ = ["common_subexpressions", "dead_code", "flatten", "last_use", "no_ops", "open_composites", "run", "split"]
+__all__ = [
+    "common_subexpressions",
+    "dead_code",
+    "flatten",
+    "last_use",
+    "no_ops",
+    "open_composites",
+    "run",
+    "split",
+    "stop_gradients",
+]

@@ -22,7 +22,7 @@ def common_subexpressions(trace: Trace) -> Trace:
     """The trace with repeated pure calls replaced by the first one's results."""
     escaping = {p.storage for p in trace.output_proxies} | trace.written
     versions: Counter[int] = Counter()
-    first: dict[tuple[Symbol, str], BoundSymbol] = {}
+    first: dict[tuple[Symbol, str, bool], BoundSymbol] = {}
     renames: dict[str, Proxy] = {}
     kept: list[BoundSymbol] = []
     for original in trace.bound_symbols:
@@ -41,7 +41,7 @@ def _may_merge(bsym: BoundSymbol, escaping: set[int] | frozenset[int]) -> bool:
     return computes and not any(p.storage in escaping for p in bsym.outputs)
 
 
-def _key(bsym: BoundSymbol, versions: Mapping[int, int]) -> tuple[Symbol, str]:
+def _key(bsym: BoundSymbol, versions: Mapping[int, int]) -> tuple[Symbol, str, bool]:
     """Equal for calls that give equal results: the arguments as they are nested, proxies as of their last write."""
 
     def describe(leaf: Any) -> Any:
@@ -49,4 +49,5 @@ def _key(bsym: BoundSymbol, versions: Mapping[int, int]) -> tuple[Symbol, str]:
             return leaf.name, versions.get(leaf.storage, 0)
         return id(leaf) if isinstance(leaf, torch.Tensor) else (type(leaf), repr(leaf))
 
-    return bsym.symbol, repr(map_leaves(describe, [bsym.args, dict(bsym.kwargs)]))
+    arguments = repr(map_leaves(describe, [bsym.args, dict(bsym.kwargs)]))
+    return bsym.symbol, arguments, "no_grad" in bsym.tags

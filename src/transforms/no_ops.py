@@ -3,7 +3,8 @@
     t0 = torch.ops.aten.detach.default(x)
     t1 = torch.ops.aten.sin.default(t0)      ->      t1 = torch.ops.aten.sin.default(x)
 
-A view that is returned stays (it is an object of its own), and so does one of a tensor whose metadata changes.
+A view that is returned stays (it is an object of its own), and so does one of a tensor whose metadata changes, and one
+at which gradients stop.
 """
 
 from fulgurite.ir import BoundSymbol, Proxy, TensorProxy, Trace
@@ -27,7 +28,8 @@ def no_ops(trace: Trace) -> Trace:
 
 def _viewed(bsym: BoundSymbol) -> TensorProxy | None:
     """The tensor that the call's only result is an identical view of."""
-    if not bsym.is_pure or "view" not in bsym.all_tags or len(bsym.outputs) != 1 or len(bsym.inputs) != 1:
+    is_view = bsym.is_pure and "view" in bsym.all_tags and "no_grad" not in bsym.tags
+    if not is_view or len(bsym.outputs) != 1 or len(bsym.inputs) != 1:
         return None
     source, view = bsym.inputs[0], bsym.outputs[0]
     if isinstance(source, TensorProxy) and isinstance(view, TensorProxy) and source.same_view(view):

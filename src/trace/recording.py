@@ -1,0 +1,97 @@
+"""Recording: what the program called, over what the dispatcher did, over fake tensors.
+
+Method: a `TorchFunctionMode` sees the program's calls, a `TorchDispatchMode` below it the dispatcher calls that each
+of them makes, and a `FakeTensorMode` below that gives metadata without data. Autograd runs in between as it always
+does, so whatever depends on it behaves as in eager.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import MethodWrapperType
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fulgurite.trace.disguise import disguised
+from fulgurite.trace.recorder import DETACH, LIFT, Recorder
+from fulgurite.trace.rules import RuleFunction, rule_for
+
+_SHALLOW = {"prim", "profiler"}
+
+
+class _Mode:
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+
+class _OpMode(_Mode, TorchDispatchMode):
+    """Sees every dispatcher call, below autograd and autocast."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace in _SHALLOW:  # metadata queries such as prim.device are no ops
+            return func(*args, **kwargs)
+        if func is LIFT and not isinstance(args[0], FakeTensor) and self.recorder.stand_in(args[0]) is None:
+            return self.recorder.constant(args[0])
+        args, kwargs = self.recorder.adopt(args), self.recorder.adopt(kwargs)
+        if func is DETACH and not self.recorder.detaching and _is_bookkeeping():
+            return self.recorder.same_value(func(*args), args[0])
+        return self.recorder.op(func, args, kwargs)
+
+
+def _is_bookkeeping() -> bool:
+    """Whether autograd detaches a tensor to save or unpack it: that comes without passing through the dispatcher.
+
+    Private: nothing public tells.
+    """
+    excluded: bool = torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.ADInplaceOrView)
+    return not excluded
+
+
+class _CallMode(_Mode, TorchFunctionMode):
+    """Sees every call that the program makes of a torch function, method or property."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        recorder = self.recorder
+        args, kwargs = recorder.adopt(args), recorder.adopt(kwargs or {})
+        if isinstance(func, MethodWrapperType) and func.__name__ != "__get__":
+            _check_setter(recorder, func, args)
+        rule = rule_for(func)
+        if rule is not None and rule.name not in recorder.active_rules:
+            recorder.active_rules.add(rule.name)
+            try:
+                with self:
+                    return RuleFunction.apply(rule, kwargs, *args)
+            finally:
+                recorder.active_rules.discard(rule.name)
+        if recorder.open is not None:
+            return func(*args, **kwargs)
+        return recorder.call(func, args, kwargs)
+
+
+def _check_setter(recorder: Recorder, setter: Any, args: tuple[Any, ...]) -> None:
+    attribute = getattr(setter.__self__, "__name__", "")
+    is_input = any(item.fake is args[0] for item in recorder.inputs)
+    if attribute == "data" or is_input:
+        recorder.refuse(f"the program assigns .{attribute} of a tensor", "do that outside of fg.jit")
+
+
+@contextmanager
+def recording(recorder: Recorder) -> Iterator[None]:
+    """Run the block under the recorder's modes; everything global is afterwards as it was."""
+    try:
+        with disguised(recorder), recorder.fake_mode, _OpMode(recorder), _CallMode(recorder):
+            yield
+    except Exception as error:
+        if getattr(error, "trace", None) is None:
+            error.trace = recorder.trace("partial", ())  # type: ignore[attr-defined]
+        error.args = tuple(a.replace("FakeTensor", "Tensor") if type(a) is str else a for a in error.args)
+        raise
+    finally:
+        torch.clear_autocast_cache()
+    if recorder.failure is not None:
+        raise recorder.failure

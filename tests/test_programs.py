@@ -1,0 +1,49 @@
+"""Every small program does under `fg.jit` what it does in eager, or what `results/programs.json` records.
+
+`python tests/test_programs.py` runs them all and writes the table; it may only get better.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import programs  # noqa: F401  (defines the cases)
+from programs.case import CASES, Case, Verdict, judge
+
+KNOWN = Path(__file__).parent / "results" / "programs.json"
+RUNS = [(case, registered) for case in CASES.values() for registered in ([False, True] if case.operators else [False])]
+
+
+def label(case: Case, registered: bool) -> str:
+    return f"{case.key}{' (registered)' if registered else ''}"
+
+
+def known_failures() -> dict[str, list[str]]:
+    """Outcome and detail of the programs that are not right yet."""
+    return json.loads(KNOWN.read_text()) if KNOWN.exists() else {}
+
+
+@pytest.mark.parametrize(("case", "registered"), RUNS, ids=[label(*run) for run in RUNS])
+def test_program(case: Case, registered: bool) -> None:
+    verdict = judge(case, registered)
+    allowed = known_failures().get(label(case, registered), ["right", ""])[0]
+    assert verdict.outcome in ("right", allowed), f"{verdict.outcome}: {verdict.detail}"
+
+
+def main() -> None:
+    wanted = [run for run in RUNS if not sys.argv[1:] or sys.argv[1] in run[0].key]
+    found: dict[str, Verdict] = {label(*run): judge(*run) for run in wanted}
+    failing = {key: [v.outcome, v.detail] for key, v in found.items() if v.outcome != "right"}
+    for key, (outcome, detail) in failing.items():
+        print(f"{outcome:8} {key}\n         {detail[:300]}")
+    print(f"{len(found) - len(failing)} of {len(found)} right")
+    if not sys.argv[1:]:
+        KNOWN.write_text(json.dumps(failing, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    main()
