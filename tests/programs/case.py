@@ -85,7 +85,7 @@ def case(area: str, *, may_refuse: bool = False, operators: bool = False) -> Cal
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a case went: `right`, `refused` (TraceError), `raised` or `wrong`; with what was seen."""
+    """How a case went: `right`, `refused` (TraceError), `raised`, `wrong`, or `unsound`, which is the case's fault."""
 
     outcome: str
     detail: str = ""
@@ -93,7 +93,10 @@ class Verdict:
 
 def judge(judged: Case, registered: bool = False) -> Verdict:
     """Run a case both ways and compare everything, what it leaves behind included."""
-    expected = _observe(judged, Run(compiled=False))
+    try:
+        expected = _observe(judged, Run(compiled=False))
+    except Exception as error:
+        return Verdict("unsound", f"in eager: {type(error).__name__}: {error}")
     try:
         actual = _observe(judged, Run(compiled=True, registered=registered))
     except fg.TraceError as error:
