@@ -9,10 +9,11 @@ from typing import Any
 import torch
 
 from fulgurite.executors.base import Executor, claim_all
+from fulgurite.executors.check import compile_checked
 from fulgurite.ir import Trace, is_proxy
 from fulgurite.ir.printer import Namespace, compile_source, compile_trace
 from fulgurite.trace.guards import Prologue
-from fulgurite.trace.program import Program, record_backward
+from fulgurite.trace.program import Cotangents, Program, record_backward
 from fulgurite.trace.structure import parts_of, walk
 from fulgurite.training import Pair, Plan, autograd_function, plan_outputs, without_autocast
 from fulgurite.transforms import (
@@ -32,10 +33,11 @@ Times = dict[str, float]
 
 @dataclass
 class Options:
-    """What `fg.jit` was given: executors in order of priority, and extra passes."""
+    """What `fg.jit` was given: executors in order of priority, extra passes, whether to check every run."""
 
     executors: tuple[Executor, ...]
     transforms: tuple[Pass, ...] = ()
+    check: bool = False
 
 
 @dataclass
@@ -105,31 +107,38 @@ class Compiler:
         return run_all, stages
 
     def _differentiable(self, plan: Plan) -> tuple[Callable[..., Any], list[Trace]]:
-        given = (False,) * len(plan.targets)
-        failure = None
-        try:
-            with timed(self.times, "record backward"):
-                joint = record_backward(self.program, plan.targets, plan.plain, given)
-        except Exception as error:  # eager raises it when backward is called, and so do we
-            failure, joint = error, self._without_backward(plan)
         if not self.program.edges:
             self.program.recorder.refuse(
                 "an output requires grad, but no gradient leads to an input", "make its leaf outside of fg.jit"
             )
-        augmented, pulled = self._split(joint, len(given) if failure is None else 0)
+        with timed(self.times, "record backward"):
+            joint, given = self._joint(plan)
+        augmented, pulled = self._split(joint, sum(kind is not None for kind in given))
         forward = self._optimise(augmented, (no_ops, common_subexpressions, dead_code))
         saved = [p.name for p in augmented.output[1]]
-        body = _below_autograd(self._code(forward))
-        pair = Pair(self.program, plan, body, saved, self._backward, failure=failure)
-        if failure is None:
-            first = given + (None,) * len(pair.inner)
-            pair.backwards[first, False] = self._compile_backward(pulled)
+        pair = Pair(self.program, plan, _below_autograd(self._code(forward)), saved, self._backward)
+        pair.backwards[given + (None,) * len(pair.inner), False] = self._compile_backward(pulled)
         return autograd_function(pair), list(forward.history)
 
-    def _without_backward(self, plan: Plan) -> Trace:
-        program = self.program
-        outputs = tuple(program.recorder.proxy(program.fake(name)) for name in (*plan.targets, *plan.plain))
-        return program.recorder.trace("joint", (outputs, (None,) * len(program.recorder.inputs)))
+    def _joint(self, plan: Plan) -> tuple[Trace, Cotangents]:
+        """The joint trace for a cotangent at every target; where that fails, for those targets that have a backward.
+
+        Eager raises the error when backward is called from such a target, and so does recording it then.
+        """
+        given: Cotangents = (False,) * len(plan.targets)
+        try:
+            return record_backward(self.program, plan.targets, plan.plain, given), given
+        except Exception:
+            given = tuple(False if self._has_backward(plan, i) else None for i in range(len(plan.targets)))
+            return record_backward(self.program, plan.targets, plan.plain, given), given
+
+    def _has_backward(self, plan: Plan, target: int) -> bool:
+        alone = tuple(False if i == target else None for i in range(len(plan.targets)))
+        try:
+            record_backward(self.program, plan.targets, plan.plain, alone)
+        except Exception:
+            return False
+        return True
 
     def _split(self, joint: Trace, cotangents: int) -> tuple[Trace, Trace]:
         passes = (*self.options.transforms, flatten, dead_code)
@@ -158,7 +167,7 @@ class Compiler:
     def _compile_backward(self, pulled: Trace) -> Callable[..., Any]:
         final = self._optimise(pulled, (no_ops, common_subexpressions, dead_code))
         self.backward_stages[:] = final.history
-        return compile_trace(final)
+        return compile_checked(final, always=self.options.check)
 
     def _finish(self, plan: Plan) -> Callable[..., Any]:
         """The view calls after the Function: takes inputs and what the body returns, gives the outputs."""
@@ -167,7 +176,8 @@ class Compiler:
         # A written input comes back from the Function as the same object.
         parameters = names + [f"_{name}" if name in names else name for name in returned]
         body = claim_all(Trace("finish", (), tuple(plan.views), ()), self.options.executors[-1:])
-        namespace = Namespace(dict(recorder.constants), short=True)
+        defined = (p.name for bsym in body.bound_symbols for p in bsym.outputs)
+        namespace = Namespace(recorder.constants, ("finish", *parameters, *defined), short=True)
         lines = [f"def finish({', '.join(parameters)}):"]
         lines.extend(f"    {name} = _{name}" for name in returned if name in names)
         lines.extend(f"    {namespace.call(bsym)}" for bsym in body.bound_symbols)
@@ -182,7 +192,7 @@ class Compiler:
 
     def _code(self, trace: Trace) -> Callable[..., Any]:
         with timed(self.times, "codegen"):
-            body = compile_trace(trace)
+            body = compile_checked(trace, always=self.options.check)
         return without_autocast(body) if self.program.recorder.autocast else body
 
 
@@ -206,11 +216,13 @@ def _below_autograd(body: Callable[..., Any]) -> Callable[..., Any]:
 
 def rebuilding(program: Program, body: Callable[..., Any], names: list[str]) -> Callable[..., Any]:
     """`body`, with the flat outputs put back into the structure that the program returned."""
-    namespace = Namespace({"body": body}, short=True)
+    inputs = [item.proxy.name for item in program.recorder.inputs]
+    namespace = Namespace({}, ("run", *inputs, *names), short=True)
     text = _expression(program.result, namespace)
     single = f"({''.join(name + ', ' for name in names)})" if names else "_"
-    inputs = ", ".join(item.proxy.name for item in program.recorder.inputs)
-    lines = [f"def run({inputs}):", f"    {single} = body({inputs})", f"    return {text}"]
+    given = ", ".join(inputs)
+    call = f"{namespace.bind('body', body)}({given})"
+    lines = [f"def run({given}):", f"    {single} = {call}", f"    return {text}"]
     return compile_source(lines, "run", namespace.globals)
 
 

@@ -186,7 +186,13 @@ def _jit_again(fn: Any, options: Options) -> Any:
     return jitted
 
 
-def jit(fn: Any = None, *, executors: Sequence[Executor | str] = ("torch",), transforms: Sequence[Pass] = ()) -> Any:
+def jit(
+    fn: Any = None,
+    *,
+    executors: Sequence[Executor | str] = ("torch",),
+    transforms: Sequence[Pass] = (),
+    check: bool = False,
+) -> Any:
     """Compile a function or module by tracing it at its first call, and again when what it assumed changes.
 
     Args:
@@ -194,6 +200,8 @@ def jit(fn: Any = None, *, executors: Sequence[Executor | str] = ("torch",), tra
         executors: in order of priority; `torch`, which runs everything, is always the last.
         transforms: passes `Trace -> Trace`, run on what was recorded (in training on the joint trace) before the
             built-in ones.
+        check: compare what custom ops return with what their fake kernels promised at every call, not only at the
+            first one of each specialisation.
 
     Returns:
         A function, or a module: the same class to `isinstance`, sharing the original's parameters and attributes.
@@ -210,9 +218,9 @@ def jit(fn: Any = None, *, executors: Sequence[Executor | str] = ("torch",), tra
     tensor([2., 2.])
     """
     chosen = [get_executor(executor) for executor in executors]
-    options = Options((*(e for e in chosen if e is not TORCH), TORCH), tuple(transforms))
+    options = Options((*(e for e in chosen if e is not TORCH), TORCH), tuple(transforms), check)
     if fn is None:
-        return lambda function: jit(function, executors=executors, transforms=transforms)
+        return lambda function: jit(function, executors=executors, transforms=transforms, check=check)
     if not callable(fn):
         raise TypeError(f"fg.jit takes a function or a module, not {type(fn).__name__}")
     return _jit_again(_original(fn), options)

@@ -84,7 +84,6 @@ class Pair:
     saved: list[str]  # names of what it saves
     compile_backward: Callable[[Trace, int, list[str], bool], Callable[..., Any]]
     backwards: dict[tuple[Cotangents, bool], Callable[..., Any]] = field(default_factory=dict)
-    failure: Exception | None = None
     lock: Any = field(default_factory=threading.RLock)
 
     @cached_property
@@ -150,8 +149,6 @@ def autograd_function(pair: Pair) -> Callable[..., tuple[Any, ...]]:
 
         @staticmethod
         def backward(ctx: Any, *cotangents: Any) -> Any:
-            if pair.failure is not None:
-                raise pair.failure
             create_graph = torch.is_grad_enabled()
             given = tuple(None if c is None else create_graph and c.requires_grad for c in cotangents)
             run = pair.backward(given, create_graph)

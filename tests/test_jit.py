@@ -240,3 +240,13 @@ def test_gradient_of_a_gradient() -> None:
         return x.sin() * x**3, x[0].exp() * x.tanh().sum()
 
     assert not differences(third(program), third(fg.jit(program)))
+
+
+def test_arguments_may_be_named_like_functions() -> None:
+    def program(mul: torch.Tensor, body: torch.Tensor, run: torch.Tensor) -> torch.Tensor:
+        return torch.mul(mul, body) + run.view(-1)
+
+    inputs = [torch.randn(3, requires_grad=True) for _ in range(3)]
+    assert torch.equal(fg.jit(program)(*inputs), program(*inputs))
+    with torch.no_grad():
+        assert torch.equal(fg.jit(program)(*inputs), program(*inputs))

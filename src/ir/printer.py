@@ -9,7 +9,7 @@ import math
 import os
 import re
 import weakref
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -46,11 +46,13 @@ class Namespace:
     """The objects that printed source refers to by name.
 
     With `short=True` each callable and constant gets a global of its own (fast to run); otherwise it is written as
-    the path that gives it (good to read), and only what has no path becomes a global.
+    the path that gives it (good to read), and only what has no path becomes a global. No global gets one of the
+    names `taken`, which the source uses itself.
     """
 
-    def __init__(self, constants: dict[str, Any], *, short: bool = False) -> None:
+    def __init__(self, constants: Mapping[str, Any], taken: Iterable[str] = (), *, short: bool = False) -> None:
         self.globals: dict[str, Any] = {"torch": torch, **constants}
+        self._taken = {"torch", *constants, *taken}
         self._constants = {id(value): name for name, value in constants.items()}
         self._bound: dict[Any, str] = {}
         self._short = short
@@ -64,7 +66,8 @@ class Namespace:
     def bind(self, hint: str, value: Any) -> str:
         """A global that holds `value`."""
         if id(value) not in self._bound:
-            name = self._bound[id(value)] = identifier(hint, self.globals)
+            name = self._bound[id(value)] = identifier(hint, self._taken)
+            self._taken.add(name)
             self.globals[name] = value
         return self._bound[id(value)]
 
@@ -112,8 +115,13 @@ class Namespace:
 def print_trace(trace: Trace, *, header: bool = True, subsymbols: bool = True) -> str:
     """The trace as a Python module with one function."""
     lines = [_header(trace), "import torch", ""] if header else []
-    lines.extend(_function(trace, Namespace(dict(trace.constants)), comments=True, subsymbols=subsymbols))
+    lines.extend(_function(trace, _namespace(trace), comments=True, subsymbols=subsymbols))
     return "\n".join(lines) + "\n"
+
+
+def _namespace(trace: Trace, *, short: bool = False) -> Namespace:
+    outputs = (p.name for bsym in trace.bound_symbols for p in bsym.outputs)
+    return Namespace(trace.constants, (trace.name, *(p.name for p in trace.inputs), *outputs), short=short)
 
 
 def _header(trace: Trace) -> str:
@@ -178,7 +186,7 @@ def compile_source(lines: list[str], name: str, namespace: dict[str, Any]) -> Ca
 
 def execute(trace: Trace) -> Callable[..., Any]:
     """The function that the printed trace defines."""
-    names = Namespace(dict(trace.constants))
+    names = _namespace(trace)
     return compile_source(_function(trace, names, comments=True), trace.name, names.globals)
 
 
@@ -187,7 +195,7 @@ _places: dict[str, dict[int, str]] = {}
 
 def compile_trace(trace: Trace) -> Callable[..., Any]:
     """The same function as `execute` gives, with every callable and constant bound to a global of its own."""
-    names = Namespace(dict(trace.constants), short=True)
+    names = _namespace(trace, short=True)
     body = compile_source(_function(trace, names, comments=False), trace.name, names.globals)
     file = body.__code__.co_filename
     _places[file] = {i + 2: _place(bsym) for i, bsym in enumerate(trace.bound_symbols)}

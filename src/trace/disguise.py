@@ -16,6 +16,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from fulgurite.ir import Symbol
+from fulgurite.ir.modes import outside_all_modes
+from fulgurite.trace.opaque import apply_or_keep
 
 if TYPE_CHECKING:
     from fulgurite.trace.recorder import Recorder
@@ -34,7 +36,7 @@ class _GeneratorCalls:
         self._real = real
 
     def get_state(self) -> torch.Tensor:
-        with torch._C.DisableTorchFunction():
+        with torch._C.DisableTorchFunction(), outside_all_modes():
             meta = self._real.get_state().to("meta")
             state = FakeTensor(self._recorder.fake_mode, meta, torch.device("cpu"))  # callers may have dispatch off
         self._recorder.note(_symbol("get_rng_state"), (), state)
@@ -89,16 +91,19 @@ def disguised(recorder: Recorder) -> Iterator[None]:
     None of these has a public hook. `torch.random` keeps the generator in a module global that its functions read.
     `torch.nn` asks `has_torch_function` through the module attribute; torch's functions have their own references.
     `autograd.Function.apply` is the one entry to autograd that no mode sees: it must be given the stand-ins of real
-    tensors, so that its history is theirs.
+    tensors, so that its history is theirs; and the backward of such a function is kept whole where it looks at data.
     """
     generator, function, overrides = torch.random.default_generator, torch.autograd.Function, torch.overrides
-    state, apply = generator.get_state(), function.__dict__["apply"]
+    node = torch.autograd.function.BackwardCFunction
+    state, apply, apply_node = generator.get_state(), function.__dict__["apply"], node.apply
     torch.random.default_generator = _RecordedGenerator(recorder, generator)  # type: ignore[assignment]
     overrides.has_torch_function = _has_torch_function
     function.apply = _recorded_apply(recorder, apply)  # type: ignore[method-assign]
+    node.apply = apply_or_keep(recorder, apply_node)  # type: ignore[method-assign]
     try:
         yield
     finally:
+        node.apply = apply_node  # type: ignore[method-assign]
         function.apply = apply  # type: ignore[method-assign]
         overrides.has_torch_function = _override_query
         torch.random.default_generator = generator

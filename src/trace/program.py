@@ -3,13 +3,13 @@
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from fulgurite.ir import TensorProxy, Trace
+from fulgurite.ir import BoundSymbol, TensorProxy, Trace
 from fulgurite.ir.errors import TraceError
 from fulgurite.ir.printer import Namespace
 from fulgurite.trace import effects
@@ -65,7 +65,7 @@ class Program:
 
 def capture(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
     """Run `fn` once on fake tensors that stand for the real ones, and keep what it did; TraceError if that can't be."""
-    namespace = Namespace({}, short=True)
+    namespace = Namespace({}, ("prologue", "args", "kwargs"), short=True)
     leaves = list(_argument_leaves(fn, args, kwargs))
     locator = Locator(fn, namespace, [leaf for leaf in leaves if not isinstance(leaf[0], torch.Tensor)])
     recorder = Recorder(locator, {key: path for key, (_, _, path) in locator.modules.items()})
@@ -183,8 +183,15 @@ def record_backward(
     outputs = tuple(recorder.proxy(program.fake(name)) for name in (*targets, *plain))
     primals = tuple(item.proxy for item in recorder.inputs)
     gradients = tuple(named.get(p.name) for p in primals)
-    body = (*recorder.calls, *calls)
+    body = (*recorder.calls, *(_settled(recorder, call) for call in calls))
     return Trace("joint", (*primals, *cotangents), body, (outputs, gradients), dict(recorder.constants))
+
+
+def _settled(recorder: Recorder, call: BoundSymbol) -> BoundSymbol:
+    """A call under `no_grad` inside an autograd function's forward has a gradient after all."""
+    if "no_grad" in call.tags and any(recorder.tensors[p.name].requires_grad for p in call.outputs):
+        return replace(call, tags=call.tags - {"no_grad"})
+    return call
 
 
 def _cotangent(recorder: Recorder, fake: torch.Tensor, name: str, requires_grad: bool) -> torch.Tensor:

@@ -14,6 +14,7 @@ from fulgurite.ir import BoundSymbol, Symbol, TensorProxy, Trace, is_proxy, symb
 from fulgurite.ir.errors import TraceError
 from fulgurite.ir.modes import outside_all_modes
 from fulgurite.ir.printer import identifier
+from fulgurite.ir.promise import broken_promise
 from fulgurite.ir.tree import leaves, map_leaves
 from fulgurite.trace import meta
 from fulgurite.trace.source import whereabouts
@@ -141,7 +142,7 @@ class Recorder:
 
     def adopt_leaf(self, leaf: Any) -> Any:
         """The stand-in of a real tensor; anything else as it is."""
-        if not isinstance(leaf, torch.Tensor) or isinstance(leaf, FakeTensor):
+        if not isinstance(leaf, torch.Tensor) or isinstance(leaf, FakeTensor) or _is_wrapped(leaf):
             return leaf
         known = self.stand_in(leaf)
         if known is not None:
@@ -208,6 +209,8 @@ class Recorder:
                 f"{symbol_of(op).name} needs the data of a tensor, which is not there while tracing",
                 "keep the value in a tensor (torch.where instead of if), or leave this part outside of fg.jit",
             )
+        except meta.FakeKernelError as error:
+            self.refuse(str(error), f'mend what torch.library.register_fake("{op._schema.name}") was given')
         args, kwargs = named or self.proxies((args, kwargs))
         self._append(symbol_of(op), args, kwargs, map_leaves(self._output, out), stops=stops)
         return out
@@ -280,6 +283,7 @@ class Recorder:
         try:
             meta.probe(fn, args, kwargs)
         except Exception as eager_error:
+            self._refuse_broken_promises()
             if hasattr(eager_error, "add_note"):
                 eager_error.add_note(self._note_of(name, args, kwargs))
             raise eager_error from (None if str(eager_error) == str(error) else error)
@@ -289,6 +293,21 @@ class Recorder:
                 "leave this part outside of fg.jit",
             )
         raise error
+
+    def _fake_of(self, leaf: Any) -> Any:
+        return self.tensors[leaf.name] if isinstance(leaf, TensorProxy) else leaf
+
+    def _refuse_broken_promises(self) -> None:
+        """Where a call fails behind a custom op, the op's fake kernel may be to blame: compare it with a run on zeros."""
+        for bsym in (call for recorded in self.calls for call in recorded.flat() if "custom" in call.symbol.tags):
+            args, kwargs = map_leaves(self._fake_of, (bsym.args, dict(bsym.kwargs)))
+            try:
+                broken = broken_promise(bsym, meta.probe(bsym.symbol.fn, args, kwargs))
+            except Exception:  # the op needs other data than zeros
+                continue
+            if broken:
+                self.failure = TraceError(broken)
+                raise self.failure
 
     def _note_of(self, name: str, args: Any, kwargs: Any) -> str:
         source, module = whereabouts(self.modules)
@@ -315,6 +334,10 @@ def _reached_dispatcher(error: Exception) -> bool:
             return True
         step = step.tb_next
     return False
+
+
+# Private: torch.func's tensors around tensors, which its interpreters take off before they reach the dispatch mode.
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 def _stride(tensor: torch.Tensor) -> tuple[int, ...] | None:

@@ -68,8 +68,8 @@ class _CallMode(_Mode, TorchFunctionMode):
                     return RuleFunction.apply(rule, kwargs, *args)
             finally:
                 recorder.active_rules.discard(rule.name)
-        if recorder.open is not None:
-            return func(*args, **kwargs)
+        if recorder.open is not None or torch._C._functorch.peek_interpreter_stack() is not None:
+            return func(*args, **kwargs)  # inside of a call, or of torch.func, which shows in what it dispatches
         return recorder.call(func, args, kwargs)
 
 
