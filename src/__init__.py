@@ -9,7 +9,7 @@ torch.Size([3, 2])
 import importlib
 from typing import Any
 
-from fulgurite.custom_op import register_custom_op
+from fulgurite.custom_op import deregister_custom_op, register_custom_op
 from fulgurite.executors.base import Executor, FusionExecutor, OperatorExecutor, get_executor, register_executor
 from fulgurite.ir import BoundSymbol, NumberProxy, Symbol, TensorProxy, Trace, symbol_of
 from fulgurite.ir.errors import InvalidTrace, TraceError
@@ -42,6 +42,7 @@ __all__ = [
     "TensorProxy",
     "Trace",
     "TraceError",
+    "deregister_custom_op",
     "draw",
     "get_executor",
     "jit",

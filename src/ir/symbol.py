@@ -8,6 +8,8 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch._library import simple_registry
+from torch._library.custom_ops import OPDEFS, CustomOpDef
 
 BUILTIN_NAMESPACES = frozenset({"aten", "prim", "prims", "_c10d_functional", "profiler", "inductor", "quantized"})
 
@@ -29,6 +31,15 @@ class Symbol:
 
     def __repr__(self) -> str:
         return f"Symbol({self.name})"
+
+    @property
+    def meta(self) -> Callable[..., Any]:
+        """Infers what a call returns from fake arguments: a custom op's fake kernel, else the callable itself.
+
+        >>> symbol_of(torch.mul).meta(torch.ones(2, 1, device="meta"), torch.ones(3, device="meta")).shape
+        torch.Size([2, 3])
+        """
+        return (fake_kernel_of(self.fn) if isinstance(self.fn, torch._ops.OpOverload) else None) or self.fn
 
     @property
     def schema(self) -> torch.FunctionSchema | None:
@@ -54,6 +65,20 @@ def tags_of(op: torch._ops.OpOverload) -> frozenset[str]:
         "effect": not schema.returns,
     }
     return frozenset(tag for tag, holds in rules.items() if holds)
+
+
+def definition_of(op: Any) -> CustomOpDef | None:
+    """What `torch.library.custom_op` made an operator of. Private: there is no public way back from the operator."""
+    return OPDEFS.get(op._schema.name) if isinstance(op, torch._ops.OpOverload) else None
+
+
+def fake_kernel_of(op: torch._ops.OpOverload) -> Callable[..., Any] | None:
+    """The fake kernel that the user registered. Private: `torch.library` has no public way to ask."""
+    definition = definition_of(op)
+    if definition is not None:
+        return definition._abstract_fn
+    entry = simple_registry.singleton.find(op._schema.name).fake_impl.kernel
+    return getattr(entry, "func", entry)
 
 
 def callable_of(target: Any) -> Any:

@@ -298,7 +298,7 @@ class Recorder:
         return self.tensors[leaf.name] if isinstance(leaf, TensorProxy) else leaf
 
     def _refuse_broken_promises(self) -> None:
-        """Where a call fails behind a custom op, the op's fake kernel may be to blame: compare it with a run on zeros."""
+        """Where a call fails behind a custom op, its fake kernel may be to blame: compare it with a run on zeros."""
         for bsym in (call for recorded in self.calls for call in recorded.flat() if "custom" in call.symbol.tags):
             args, kwargs = map_leaves(self._fake_of, (bsym.args, dict(bsym.kwargs)))
             try:

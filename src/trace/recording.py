@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fulgurite.trace.disguise import disguised
 from fulgurite.trace.recorder import DETACH, LIFT, Recorder
-from fulgurite.trace.rules import RuleFunction, rule_for
+from fulgurite.trace.rules import call_with_rule, rule_for
 
 _SHALLOW = {"prim", "profiler"}
 
@@ -65,7 +65,7 @@ class _CallMode(_Mode, TorchFunctionMode):
             recorder.active_rules.add(rule.name)
             try:
                 with self:
-                    return RuleFunction.apply(rule, kwargs, *args)
+                    return call_with_rule(rule, func, args, kwargs)
             finally:
                 recorder.active_rules.discard(rule.name)
         if recorder.open is not None or torch._C._functorch.peek_interpreter_stack() is not None:
