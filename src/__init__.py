@@ -15,6 +15,7 @@ from fulgurite.ir import BoundSymbol, NumberProxy, Symbol, TensorProxy, Trace, s
 from fulgurite.ir.errors import InvalidTrace, TraceError
 from fulgurite.jit import Stages, Stats, last_trace, make_trace, stats, traces
 from fulgurite.jit import jit as jit
+from fulgurite.opcheck import Check, OpReport, opcheck
 from fulgurite.trace.rules import register_augmented_forward, register_backward
 
 __version__ = "0.1.0"
@@ -31,10 +32,12 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "BoundSymbol",
+    "Check",
     "Executor",
     "FusionExecutor",
     "InvalidTrace",
     "NumberProxy",
+    "OpReport",
     "OperatorExecutor",
     "Stages",
     "Stats",
@@ -48,6 +51,7 @@ __all__ = [
     "jit",
     "last_trace",
     "make_trace",
+    "opcheck",
     "register_augmented_forward",
     "register_backward",
     "register_custom_op",
