@@ -10,6 +10,7 @@ import torch
 
 from fulgurite.executors.base import Executor, claim_all
 from fulgurite.executors.check import compile_checked
+from fulgurite.executors.grad_mode import without_grad_inside
 from fulgurite.ir import Trace, is_proxy
 from fulgurite.ir.printer import Namespace, compile_source, compile_trace
 from fulgurite.trace.guards import Prologue
@@ -192,6 +193,9 @@ class Compiler:
 
     def _code(self, trace: Trace) -> Callable[..., Any]:
         with timed(self.times, "codegen"):
+            if torch.is_grad_enabled():
+                inputs = self.program.recorder.inputs
+                trace = without_grad_inside(trace, {item.proxy.name for item in inputs if item.fake.requires_grad})
             body = compile_checked(trace, always=self.options.check)
         return without_autocast(body) if self.program.recorder.autocast else body
 
