@@ -1,7 +1,8 @@
 """From a captured program to a callable: plan, passes, executors, code; the stages are kept to look at."""
 
+import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,10 +12,11 @@ import torch
 from fulgurite.executors.base import Executor, claim_all
 from fulgurite.executors.check import compile_checked
 from fulgurite.executors.grad_mode import without_grad_inside
-from fulgurite.ir import Trace, is_proxy
+from fulgurite.ir import BoundSymbol, Trace, is_proxy
 from fulgurite.ir.printer import Namespace, compile_source, compile_trace
+from fulgurite.ir.trace import Provenance
 from fulgurite.trace.guards import Prologue
-from fulgurite.trace.program import Cotangents, Program, record_backward
+from fulgurite.trace.program import Cotangents, Program, Stage, dense, record_backward
 from fulgurite.trace.structure import parts_of, walk
 from fulgurite.training import Pair, Plan, autograd_function, plan_outputs, without_autocast
 from fulgurite.transforms import (
@@ -48,7 +50,7 @@ class Specialisation:
     prologue: Prologue
     run: Callable[..., Any]
     forward: list[Trace]
-    backward: list[Trace] = field(default_factory=list)
+    backward: list[list[Trace]] = field(default_factory=list)  # of each autograd function
 
 
 @contextmanager
@@ -65,13 +67,13 @@ def timed(times: Times, phase: str) -> Iterator[None]:
 class Compiler:
     """Compiles one captured program, adding seconds to `times` by phase.
 
-    `backward_stages` receives the stages of each backward that is compiled, now or later.
+    `backward_stages` receives for each autograd function the stages of its backward that was compiled last.
     """
 
     program: Program
     options: Options
     times: Times
-    backward_stages: list[Trace]
+    backward_stages: list[list[Trace]]
 
     def compile(self) -> tuple[Callable[..., Any], list[Trace]]:
         """A function of the trace's inputs that returns what the program returns, and the forward's stages."""
@@ -92,15 +94,10 @@ class Compiler:
     def _training(self) -> tuple[Callable[..., Any], list[Trace]]:
         plan = plan_outputs(self.program)
         if plan.targets:
-            body, stages = self._differentiable(plan)
+            run_all, stages = self._differentiable(plan)
         else:
             body, stages = self._inference(plan.plain)
-            body = _below_autograd(body)
-        finish = self._finish(plan)
-
-        def run_all(*inputs: torch.Tensor) -> Any:
-            return finish(*inputs, *body(*inputs))
-
+            run_all = self._assemble(plan, _below_autograd(body), plan.plain, [])
         if not torch.is_grad_enabled():  # the program enables it inside
             run_all = torch.enable_grad()(run_all)
         if self.program.recorder.autocast and plan.views:
@@ -113,40 +110,61 @@ class Compiler:
                 "an output requires grad, but no gradient leads to an input", "make its leaf outside of fg.jit"
             )
         with timed(self.times, "record backward"):
-            joint, given = self._joint(plan)
-        augmented, pulled = self._split(joint, sum(kind is not None for kind in given))
+            joints = [self._joint(stage, plan.plain) for stage in plan.stages]
+        halves = [self._split(joint, sum(kind is not None for kind in given)) for joint, given in joints]
+        augmented = halves[0][0] if len(halves) == 1 else self._merged(plan, [made for made, _ in halves])
         forward = self._optimise(augmented, (no_ops, common_subexpressions, dead_code))
-        saved = [p.name for p in augmented.output[1]]
-        pair = Pair(self.program, plan, _below_autograd(self._code(forward)), saved, self._backward)
-        pair.backwards[given + (None,) * len(pair.inner), False] = self._compile_backward(pulled)
-        return autograd_function(pair), list(forward.history)
+        pairs = []
+        for stage, (_, given), (made, pulled) in zip(plan.stages, joints, halves):
+            shown: list[Trace] = []
+            self.backward_stages.append(shown)
+            compile_later = functools.partial(self._backward, shown)
+            pair = Pair(self.program, stage, [p.name for p in made.output[1]], compile_later)
+            pair.backwards[given + (None,) * len(pair.inner), False] = self._compile_backward(shown, pulled)
+            pairs.append(pair)
+        returned = [name for stage in plan.stages for name in stage.targets] + plan.plain
+        body = _below_autograd(self._code(forward))
+        return self._assemble(plan, body, returned, pairs), list(forward.history)
 
-    def _joint(self, plan: Plan) -> tuple[Trace, Cotangents]:
+    def _joint(self, stage: Stage, plain: list[str]) -> tuple[Trace, Cotangents]:
         """The joint trace for a cotangent at every target; where that fails, for those targets that have a backward.
 
         Eager raises the error when backward is called from such a target, and so does recording it then.
         """
-        given: Cotangents = (False,) * len(plan.targets)
+        given = dense(map(self.program.fake, stage.targets))
         try:
-            return record_backward(self.program, plan.targets, plan.plain, given), given
+            return record_backward(self.program, stage, plain, given), given
         except Exception:
-            given = tuple(False if self._has_backward(plan, i) else None for i in range(len(plan.targets)))
-            return record_backward(self.program, plan.targets, plan.plain, given), given
+            given = tuple(kind if self._has_backward(stage, i) else None for i, kind in enumerate(given))
+            return record_backward(self.program, stage, plain, given), given
 
-    def _has_backward(self, plan: Plan, target: int) -> bool:
-        alone = tuple(False if i == target else None for i in range(len(plan.targets)))
+    def _has_backward(self, stage: Stage, target: int) -> bool:
+        (kind,) = dense([self.program.fake(stage.targets[target])])
+        alone = tuple(kind if i == target else None for i in range(len(stage.targets)))
         try:
-            record_backward(self.program, plan.targets, plan.plain, alone)
+            record_backward(self.program, stage, (), alone)
         except Exception:
             return False
         return True
+
+    def _merged(self, plan: Plan, made: list[Trace]) -> Trace:
+        """One augmented forward for several stages: it returns and saves what each of them does."""
+        recorder = self.program.recorder
+        names = [name for stage in plan.stages for name in stage.targets] + plan.plain
+        outputs = tuple(recorder.proxy(self.program.fake(name)) for name in names)
+        saved = tuple({p.name: p for trace in made for p in trace.output[1]}.values())
+        trace = replace(recorder.trace("augmented_forward", (outputs, saved)), provenance=Provenance("merged"))
+        with timed(self.times, "passes"):
+            return run(trace, (*self.options.transforms, flatten, dead_code))
 
     def _split(self, joint: Trace, cotangents: int) -> tuple[Trace, Trace]:
         passes = (*self.options.transforms, flatten, dead_code)
         with timed(self.times, "passes"):
             return split(run(joint, passes), cotangents)
 
-    def _backward(self, joint: Trace, cotangents: int, saved: list[str], create_graph: bool) -> Callable[..., Any]:
+    def _backward(
+        self, shown: list[Trace], joint: Trace, cotangents: int, saved: list[str], create_graph: bool
+    ) -> Callable[..., Any]:
         """A backward for other cotangents than the first, which takes what the forward saves already.
 
         With `create_graph` it runs under autograd, call for call as it was recorded.
@@ -163,27 +181,45 @@ class Compiler:
         recorder = self.program.recorder
         inputs = tuple(known.get(name) or recorder.proxy(self.program.fake(name)) for name in saved)
         pulled = replace(pulled, inputs=(*inputs, *seeds))
-        return compile_trace(stop_gradients(pulled)) if create_graph else self._compile_backward(pulled)
+        return compile_trace(stop_gradients(pulled)) if create_graph else self._compile_backward(shown, pulled)
 
-    def _compile_backward(self, pulled: Trace) -> Callable[..., Any]:
+    def _compile_backward(self, shown: list[Trace], pulled: Trace) -> Callable[..., Any]:
         final = self._optimise(pulled, (no_ops, common_subexpressions, dead_code))
-        self.backward_stages[:] = final.history
+        shown[:] = final.history
         return compile_checked(final, always=self.options.check)
 
-    def _finish(self, plan: Plan) -> Callable[..., Any]:
-        """The view calls after the Function: takes inputs and what the body returns, gives the outputs."""
-        recorder, program = self.program.recorder, self.program
-        names, returned = [item.proxy.name for item in recorder.inputs], (*plan.targets, *plan.plain)
-        # A written input comes back from the Function as the same object.
-        parameters = names + [f"_{name}" if name in names else name for name in returned]
-        body = claim_all(Trace("finish", (), tuple(plan.views), ()), self.options.executors[-1:])
-        defined = (p.name for bsym in body.bound_symbols for p in bsym.outputs)
-        namespace = Namespace(recorder.constants, ("finish", *parameters, *defined), short=True)
-        lines = [f"def finish({', '.join(parameters)}):"]
-        lines.extend(f"    {name} = _{name}" for name in returned if name in names)
-        lines.extend(f"    {namespace.call(bsym)}" for bsym in body.bound_symbols)
-        lines.append(f"    return ({''.join(name + ', ' for name in program.outputs)})")
-        return compile_source(lines, "finish", namespace.globals)
+    def _assemble(
+        self, plan: Plan, body: Callable[..., Any], returned: list[str], pairs: list[Pair]
+    ) -> Callable[..., Any]:
+        """The forward, then for each stage its autograd function and the view calls that its values allow.
+
+        What the forward returns is `returned`, and, where there are stages, what it saves for them.
+        """
+        recorder = self.program.recorder
+        inputs = [item.proxy.name for item in recorder.inputs]
+        claimed = claim_all(Trace("views", (), tuple(plan.views), ()), self.options.executors[-1:]).bound_symbols
+        defined = (p.name for bsym in claimed for p in bsym.outputs)
+        raw = {name: f"{name}_computed" for name in returned}
+        taken = ("assemble", "saved", *inputs, *returned, *raw.values(), *defined)
+        names = Namespace(recorder.constants, taken, short=True)
+        union = list(dict.fromkeys(name for pair in pairs for name in pair.saved))
+        call = f"{names.bind('forward', body)}({', '.join(inputs)})"
+        lines = [f"def assemble({', '.join(inputs)}):"]
+        lines.append(f"    {_tuple(raw.values())}{', saved' if pairs else ''} = {call}")
+        lines.extend(f"    {name} = {raw[name]}" for name in plan.plain)
+        known, views = {*inputs, *plan.plain}, list(claimed)
+        for pair in (*pairs, None):
+            views = _emit_views(views, known, lines, names)
+            if pair is not None:
+                apply = names.bind("apply", autograd_function(pair, plan.dirty))
+                values = _tuple(raw[name] for name in pair.stage.targets)
+                saved = "saved" if pair.saved == union else _tuple(f"saved[{union.index(name)}]" for name in pair.saved)
+                given = ", ".join((*inputs, *pair.stage.sources))
+                first = f"[:{len(pair.stage.targets)}]" if pair.inner else ""
+                lines.append(f"    {_tuple(pair.stage.targets)} = {apply}(({values}, {saved}), {given}){first}")
+                known.update(pair.stage.targets)
+        lines.append(f"    return {_tuple(self.program.outputs)}")
+        return compile_source(lines, "assemble", names.globals)
 
     def _optimise(self, trace: Trace, passes: Sequence[Pass]) -> Trace:
         with timed(self.times, "passes"):
@@ -198,6 +234,22 @@ class Compiler:
                 trace = without_grad_inside(trace, {item.proxy.name for item in inputs if item.fake.requires_grad})
             body = compile_checked(trace, always=self.options.check)
         return without_autocast(body) if self.program.recorder.autocast else body
+
+
+def _tuple(names: Iterable[str]) -> str:
+    return f"({''.join(name + ', ' for name in names)})"
+
+
+def _emit_views(views: list[BoundSymbol], known: set[str], lines: list[str], names: Namespace) -> list[BoundSymbol]:
+    """Add the view calls whose arguments are known; the others are left for later."""
+    later = []
+    for bsym in views:
+        if all(p.name in known for p in bsym.inputs):
+            lines.append(f"    {names.call(bsym)}")
+            known.update(p.name for p in bsym.outputs)
+        else:
+            later.append(bsym)
+    return later
 
 
 def _below_autograd(body: Callable[..., Any]) -> Callable[..., Any]:

@@ -21,7 +21,7 @@ from fulgurite.ir import Trace
 from fulgurite.ir.printer import add_place
 from fulgurite.ir.trace import Provenance
 from fulgurite.trace.guards import Miss, Prologue, build_prologue, state_guard
-from fulgurite.trace.program import Program, capture, is_tracing, record_backward
+from fulgurite.trace.program import Program, Stage, capture, dense, is_tracing, record_backward
 from fulgurite.transforms import open_composites
 from fulgurite.transforms.pipeline import Pass
 
@@ -48,7 +48,13 @@ class Stages:
 
     prologue: Prologue
     forward: tuple[Trace, ...]
-    backward: tuple[Trace, ...]
+    backwards: tuple[tuple[Trace, ...], ...]
+    """Of each autograd function: a program whose outputs depend on each other has several."""
+
+    @property
+    def backward(self) -> tuple[Trace, ...]:
+        """The stages of the backward, of the longest where there are several."""
+        return max(self.backwards, key=lambda stages: len(stages[-1].bound_symbols), default=())
 
 
 class Specialisations:
@@ -101,7 +107,7 @@ class Specialisations:
         state = state_guard()
         with timed(self.stats.times, "record"):
             program = capture(self.fn, args, kwargs)
-        backward: list[Trace] = []
+        backward: list[list[Trace]] = []
         run, forward = Compiler(program, self.options, self.stats.times, backward).compile()
         with timed(self.stats.times, "guards"):
             prologue = build_prologue(program, args, kwargs, state)
@@ -257,9 +263,11 @@ def make_trace(fn: Callable[..., Any], *, grad: bool = False) -> Callable[..., T
 
 
 def _joint(program: Program) -> Trace:
-    targets = [name for name, out in program.outputs.items() if out.requires_grad]
+    targets = tuple(name for name, out in program.outputs.items() if out.requires_grad)
     plain = [name for name in program.outputs if name not in targets]
-    return open_composites(record_backward(program, targets, plain, (True,) * len(targets)))
+    return open_composites(
+        record_backward(program, Stage(targets), plain, dense(program.outputs[name] for name in targets))
+    )
 
 
 def _specialisations(jitted: Any) -> Specialisations:
@@ -284,7 +292,7 @@ def traces(jitted: Any) -> Stages:
     entries = _specialisations(jitted).entries
     if not entries:
         raise RuntimeError("no trace yet: call the jitted function first")
-    return Stages(entries[0].prologue, tuple(entries[0].forward), tuple(entries[0].backward))
+    return Stages(entries[0].prologue, tuple(entries[0].forward), tuple(map(tuple, entries[0].backward)))
 
 
 def last_trace(jitted: Any) -> Trace:

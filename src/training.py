@@ -1,4 +1,4 @@
-"""Running a program whose gradients may be asked for: one `autograd.Function` around the compiled pair.
+"""Running a program whose gradients may be asked for: an `autograd.Function` around each compiled stage.
 
 The Function returns the values that are no views; views of them (and of inputs) are made after it by the recorded
 view calls, so that their history, and what in-place writes do to it, is eager's.
@@ -6,14 +6,15 @@ view calls, so that their history, and what in-place writes do to it, is eager's
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 
 from fulgurite.ir import BoundSymbol, Trace
-from fulgurite.trace.program import Cotangents, Program, record_backward
+from fulgurite.stages import cut
+from fulgurite.trace.program import Cotangent, Cotangents, Program, Stage, record_backward
 
 _REPLAYED = {"CreationMeta.DEFAULT", "CreationMeta.MULTI_OUTPUT_NODE"}
 
@@ -26,6 +27,7 @@ class Plan:
     plain: list[str] = field(default_factory=list)  # what it returns without one
     views: list[BoundSymbol] = field(default_factory=list)  # calls that make the other outputs, run after it
     dirty: list[int] = field(default_factory=list)  # positions of inputs that are written with a gradient
+    stages: list[Stage] = field(default_factory=list)  # their targets are `targets` in order, and what they hand on
 
 
 def plan_outputs(program: Program) -> Plan:
@@ -45,6 +47,7 @@ def plan_outputs(program: Program) -> Plan:
         root, views = _view_chain(program, name, makers)
         _add(plan.views, views)
         _add(plan.targets, [] if root in inputs else [root])
+    plan.stages = cut(program, plan.targets) if plan.targets else []
     return plan
 
 
@@ -72,16 +75,15 @@ def _view_chain(program: Program, name: str, makers: dict[str, BoundSymbol]) -> 
 
 @dataclass
 class Pair:
-    """The compiled forward and backward of a plan.
+    """A stage with its compiled backwards, one for each pattern of cotangents.
 
-    The autograd Function returns the plan's targets, then those of the saved values that gradients flow through
+    Its autograd Function returns the stage's targets, then those of the saved values that gradients flow through
     (`inner`): so what is saved is connected to the graph, and a backward can be differentiated like any function.
     """
 
     program: Program
-    plan: Plan
-    forward: Callable[..., Any]  # takes the inputs, returns `((*targets, *plain), saved)`
-    saved: list[str]  # names of what it saves
+    stage: Stage
+    saved: list[str]  # names of what the forward saves for it
     compile_backward: Callable[[Trace, int, list[str], bool], Callable[..., Any]]
     backwards: dict[tuple[Cotangents, bool], Callable[..., Any]] = field(default_factory=dict)
     lock: Any = field(default_factory=threading.RLock)
@@ -93,14 +95,16 @@ class Pair:
         They are returned too, as views of themselves, so that a second backward adds up in eager's order.
         """
         uses = self.program.uses()
-        return [name for name in self.saved if uses.get(name, 0) > 1 and name not in self.plan.targets]
+        return [name for name in self.saved if uses.get(name, 0) > 1 and name not in self.stage.targets]
 
     @cached_property
     def inner(self) -> list[str]:
-        """The saved values that gradients flow through, apart from targets and from inputs that are not shared."""
+        """The saved values that gradients flow through, apart from targets, sources, and inputs that are not shared."""
         inputs = {item.proxy.name for item in self.program.recorder.inputs} - {*self.shared}
-        names = [name for name in dict.fromkeys(self.saved) if name not in inputs and name not in self.plan.targets]
-        return [name for name in names if self.program.fake(name).requires_grad]
+        known = inputs | {*self.stage.targets, *self.stage.sources}
+        return [
+            name for name in dict.fromkeys(self.saved) if name not in known and self.program.fake(name).requires_grad
+        ]
 
     def backward(self, given: Cotangents, create_graph: bool) -> Callable[..., Any]:
         """The backward for these cotangents; recorded at first use from the program's own autograd graph."""
@@ -109,8 +113,8 @@ class Pair:
             return self.backwards[key]
         with self.lock:
             if key not in self.backwards:  # another thread may have made it meanwhile
-                targets = self.plan.targets + self.inner
-                joint = record_backward(self.program, targets, self.plan.plain, given, create_graph=create_graph)
+                stage = replace(self.stage, targets=(*self.stage.targets, *self.inner))
+                joint = record_backward(self.program, stage, (), given, create_graph=create_graph)
                 count = sum(kind is not None for kind in given)
                 self.backwards[key] = self.compile_backward(joint, count, self.saved, create_graph)
         return self.backwards[key]
@@ -126,16 +130,19 @@ def without_autocast(body: Callable[..., Any]) -> Callable[..., Any]:
     return run_without_autocast
 
 
-def autograd_function(pair: Pair) -> Callable[..., tuple[Any, ...]]:
-    """A differentiable function of the inputs that returns `(*targets, *plain)`."""
-    count, dirty, forward = len(pair.plan.targets), pair.plan.dirty, pair.forward
+def autograd_function(pair: Pair, dirty: Sequence[int] = ()) -> Callable[..., tuple[Any, ...]]:
+    """A function of `(values, saved)` and the inputs that gives the stage's values their history.
+
+    `values` are the stage's targets as the forward computed them, `dirty` the positions of inputs that it wrote. It
+    takes the program's inputs and then the stage's sources, and returns the targets and the inner values.
+    """
     inner = [pair.saved.index(name) for name in pair.inner]
     shared = [pair.saved.index(name) for name in pair.shared]
 
     class Compiled(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, plain: list[Any], *inputs: torch.Tensor) -> Any:
-            outputs, saved = forward(*inputs)
+        def forward(ctx: Any, computed: tuple[Any, Any], *inputs: torch.Tensor) -> Any:
+            values, saved = computed
             if shared:
                 saved = list(saved)
                 for i in shared:
@@ -144,22 +151,18 @@ def autograd_function(pair: Pair) -> Callable[..., tuple[Any, ...]]:
             ctx.set_materialize_grads(False)
             if dirty:
                 ctx.mark_dirty(*(inputs[i] for i in dirty))
-            plain.extend(outputs[count:])
-            return (*outputs[:count], *(saved[i] for i in inner))
+            return (*values, *(saved[i] for i in inner))
 
         @staticmethod
         def backward(ctx: Any, *cotangents: Any) -> Any:
             create_graph = torch.is_grad_enabled()
-            given = tuple(None if c is None else create_graph and c.requires_grad for c in cotangents)
+            given = tuple(
+                None if c is None else Cotangent(create_graph and c.requires_grad, c.stride()) for c in cotangents
+            )
             run = pair.backward(given, create_graph)
             if torch._C._is_any_autocast_enabled():
                 run = without_autocast(run)
             return (None, *run(*ctx.saved_tensors, *(c for c in cotangents if c is not None)))
 
-    apply: Callable[..., Any] = Compiled.apply
-
-    def call(*inputs: torch.Tensor) -> tuple[Any, ...]:
-        plain: list[Any] = []
-        return (*apply(plain, *inputs)[:count], *plain)
-
-    return call
+    apply: Callable[..., tuple[Any, ...]] = Compiled.apply
+    return apply

@@ -218,14 +218,36 @@ def test_stages_and_prologue_print() -> None:
 
 
 def test_partial_cotangents_give_none_and_no_dead_work() -> None:
-    jitted = fg.jit(lambda x, w: (x.sin(), w.cos()))
+    jitted = fg.jit(lambda x, w: ((x * w).sin(), (x * w).sum() + w.exp()))
     x, w = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
     jitted(x, w)[0].sum().backward()
-    assert w.grad is None and torch.equal(x.grad, x.detach().cos())
-    assert "sin" not in fg.traces(jitted).backward[-1].text(header=False)
+    assert torch.equal(w.grad, x.detach().cos())
+    jitted = fg.jit(lambda x, w: (x.sin(), w.cos()))
+    x.grad = w.grad = None
     first, second = jitted(x, w)
-    (first.sum() + second.sum()).backward()
+    first.sum().backward()
+    assert w.grad is None and torch.equal(x.grad, x.detach().cos())
+    second.sum().backward()
     assert torch.equal(w.grad, -w.detach().sin())
+
+
+def test_a_backward_does_no_work_for_outputs_that_give_it_nothing() -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        shared = x * 2
+        return shared.sin(), shared.exp()
+
+    jitted, x = fg.jit(fn), torch.ones(2, requires_grad=True)
+    jitted(x)[0].sum().backward()
+    (only,) = fg.traces(jitted).backwards
+    assert len(only[-1].inputs[-1:]) == 1 and "cos" in only[-1].text(header=False)
+    assert "grad_t2" not in only[-1].text(header=False)
+
+
+def test_a_backward_for_each_layout_of_a_cotangent() -> None:
+    jitted, x = fg.jit(lambda x: x.exp().view(2, 6)), torch.ones(3, 4, requires_grad=True)
+    expected = torch.autograd.grad(x.exp().view(2, 6), x, torch.arange(12.0).view(6, 2).T)
+    assert torch.equal(torch.autograd.grad(jitted(x), x, torch.arange(12.0).view(6, 2).T)[0], expected[0])
+    assert torch.equal(torch.autograd.grad(jitted(x), x, torch.ones(()).expand(2, 6))[0], x.exp())
 
 
 def test_gradient_of_a_gradient() -> None:

@@ -34,6 +34,8 @@ def apply_or_keep(recorder: Recorder, apply: Callable[..., Any]) -> Callable[...
     def recorded_apply(node: Any, *cotangents: Any) -> Any:
         if not recorder.backward_phase:
             return apply(node, *cotangents)
+        if recorder.entered is not None and node not in recorder.entered:
+            return (None,) * len(node.needs_input_grad)
         before = len(recorder.calls)
         try:
             return apply(node, *cotangents)

@@ -2,12 +2,14 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd.graph import GradientEdge
 
 from fulgurite.ir import BoundSymbol, TensorProxy, Trace
 from fulgurite.ir.errors import TraceError
@@ -152,39 +154,91 @@ def readable(structure: Any) -> Any:
     return tensors if tensors else structure
 
 
-Cotangents = tuple[bool | None, ...]
-"""For each target of a backward, whether its cotangent requires grad; None where no cotangent is given."""
+@dataclass(frozen=True)
+class Cotangent:
+    """What the recorded backward depends on in a cotangent: `view` works or not with its strides."""
+
+    requires_grad: bool
+    stride: tuple[int, ...]
+
+
+Cotangents = tuple[Cotangent | None, ...]
+"""For each target of a backward, its cotangent; None where none is given."""
+
+
+def dense(fakes: Iterable[torch.Tensor]) -> Cotangents:
+    """Cotangents for every one of these values, laid out as autograd itself makes them."""
+    return tuple(Cotangent(False, torch.empty_like(fake, device="meta").stride()) for fake in fakes)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a program that is one function to autograd, by names of values.
+
+    Gradients flow from `targets` to the program's inputs and to `sources`, values of earlier stages with their
+    autograd edges, and no further.
+    """
+
+    targets: tuple[str, ...]
+    sources: Mapping[str, tuple[Any, int]] = field(default_factory=dict)
 
 
 def record_backward(
-    program: Program, targets: list[str], plain: list[str], given: Cotangents, *, create_graph: bool = False
+    program: Program, stage: Stage, plain: Sequence[str], given: Cotangents, *, create_graph: bool = False
 ) -> Trace:
-    """The joint trace: the program, then its backward for the cotangents that are given.
+    """The joint trace: the program, then the backward of a stage for the cotangents that are given.
 
-    The gradient is autograd's own, recorded from the graph that the program built on fake tensors. `targets` are the
-    differentiable values that cotangents belong to, `plain` others that the program returns, by name. The trace takes
-    the program's inputs and one cotangent for each given target, and returns `((*targets, *plain), gradients)`, one
-    gradient for each of the program's inputs, None where none flows. With `create_graph` the backward is what
-    autograd runs when it is to be differentiated again.
+    The gradient is autograd's own, recorded from the graph that the program built on fake tensors. `plain` are values
+    that the program returns without a gradient, by name. The trace takes the program's inputs and one cotangent for
+    each given target, and returns `((*targets, *plain), gradients)`, one gradient for each of the program's inputs and
+    of the stage's sources, None where none flows. With `create_graph` the backward is what autograd runs when it is to
+    be differentiated again.
     """
     recorder = program.recorder
-    chosen = {name: kind for name, kind in zip(targets, given) if kind is not None}
-    outs, edges = [program.fake(name) for name in chosen], list(program.edges.values())
+    chosen = {name: kind for name, kind in zip(stage.targets, given) if kind is not None}
+    edges = {**program.edges, **{name: GradientEdge(*edge) for name, edge in stage.sources.items()}}
     with recorder.recording_backward(create_graph) as calls:
+        outs = [program.fake(name) for name in chosen]
         seeds = [_cotangent(recorder, out, *item) for out, item in zip(outs, chosen.items())]
         cotangents = tuple(recorder.proxy(seed) for seed in seeds)
         found: Any = [None] * len(edges)
         if outs and edges:
-            with recording(recorder), torch._C.DisableTorchFunction():
+            with recording(recorder), torch._C.DisableTorchFunction(), _stopping_at(stage, recorder):
                 found = torch.autograd.grad(
-                    outs, edges, seeds, retain_graph=True, create_graph=create_graph, allow_unused=True
+                    outs, list(edges.values()), seeds, retain_graph=True, create_graph=create_graph, allow_unused=True
                 )
-        named = {key: None if g is None else recorder.define(g) for key, g in zip(program.edges, found)}
-    outputs = tuple(recorder.proxy(program.fake(name)) for name in (*targets, *plain))
+        named = {key: None if g is None else recorder.define(g) for key, g in zip(edges, found)}
+    outputs = tuple(recorder.proxy(program.fake(name)) for name in (*stage.targets, *plain))
     primals = tuple(item.proxy for item in recorder.inputs)
-    gradients = tuple(named.get(p.name) for p in primals)
+    gradients = tuple(named.get(name) for name in (*(p.name for p in primals), *stage.sources))
     body = (*recorder.calls, *(_settled(recorder, call) for call in calls))
     return Trace("joint", (*primals, *cotangents), body, (outputs, gradients), dict(recorder.constants))
+
+
+@contextmanager
+def _stopping_at(stage: Stage, recorder: Recorder) -> Iterator[None]:
+    """Let no gradient through the nodes that made the stage's sources."""
+    nodes = {node for node, _ in stage.sources.values()}
+    handles = [node.register_prehook(lambda grads: (None,) * len(grads)) for node in nodes]
+    recorder.entered = _before(nodes, [recorder.tensors[name].grad_fn for name in stage.targets]) if nodes else None
+    try:
+        yield
+    finally:
+        recorder.entered = None
+        for handle in handles:
+            handle.remove()
+
+
+def _before(nodes: set[Any], roots: Sequence[Any]) -> set[Any]:
+    """The autograd nodes that roots lead to before they come to these."""
+    queue = [root for root in roots if root not in nodes]
+    seen = set(queue)
+    while queue:
+        for node, _ in queue.pop().next_functions:
+            if node is not None and node not in seen and node not in nodes:
+                seen.add(node)
+                queue.append(node)
+    return seen
 
 
 def _settled(recorder: Recorder, call: BoundSymbol) -> BoundSymbol:
@@ -194,8 +248,9 @@ def _settled(recorder: Recorder, call: BoundSymbol) -> BoundSymbol:
     return call
 
 
-def _cotangent(recorder: Recorder, fake: torch.Tensor, name: str, requires_grad: bool) -> torch.Tensor:
+def _cotangent(recorder: Recorder, fake: torch.Tensor, name: str, kind: Cotangent) -> torch.Tensor:
     with recorder.fake_mode, torch.no_grad():
-        seed = torch.empty_like(fake).requires_grad_(requires_grad)
+        seed = torch.empty_strided(fake.shape, kind.stride, dtype=fake.dtype, device=fake.device)
+        seed.requires_grad_(kind.requires_grad)
     recorder.define_as(seed, recorder.unique_name(f"grad_{name}"))
     return seed

@@ -69,6 +69,7 @@ class Recorder:
         self.failure: TraceError | None = None
         self.backward_phase = False
         self.builds_graph = torch.is_grad_enabled()
+        self.entered: set[Any] | None = None  # the autograd nodes that get a gradient in this backward; None for all
         self.detaching = False  # whether the call that runs now is a read of `.data`
         self.active_rules: set[str] = set()
         self.tensors: dict[str, torch.Tensor] = {}
@@ -200,6 +201,9 @@ class Recorder:
 
     def op(self, op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
         """Run a dispatcher call and record it."""
+        if self.backward_phase and _takes_undefined(op, args):
+            count = len(op._schema.returns)
+            return (None,) * count if count > 1 else None
         named = self.proxies((args, kwargs)) if "mutates" in symbol_of(op).tags else None
         stops = op is DETACH and args[0].requires_grad
         try:
@@ -324,6 +328,11 @@ class Recorder:
     def trace(self, name: str, output: Any) -> Trace:
         """What was recorded until now."""
         return Trace(name, tuple(item.proxy for item in self.inputs), tuple(self.calls), output, dict(self.constants))
+
+
+def _takes_undefined(op: torch._ops.OpOverload, args: Any) -> bool:
+    """Whether autograd hands an undefined tensor to an op, which makes undefined ones of it."""
+    return any(value is None and type(arg.type) is torch.TensorType for value, arg in zip(args, op._schema.arguments))
 
 
 def _reached_dispatcher(error: Exception) -> bool:

@@ -54,7 +54,9 @@ def penalty_of_kinked_activations(run: Run) -> Any:
 def penalty_of_a_discriminator(run: Run) -> Any:
     """Strided and transposed convolutions with leaky ReLU, and average pooling."""
     layers = (nn.Conv2d(1, 3, 3, stride=2, padding=1), nn.LeakyReLU(0.2), nn.ConvTranspose2d(3, 2, 2, stride=2))
-    return penalised(run, nn.Sequential(*layers, nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(18, 1)), (2, 1, 6, 6))
+    return penalised(
+        run, nn.Sequential(*layers, nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(18, 1)), (2, 1, 6, 6)
+    )
 
 
 @case("double backward")
