@@ -79,6 +79,11 @@ class _Call:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
+    @property
+    def op(self) -> torch._ops.OpOverload:
+        assert isinstance(self.symbol.fn, torch._ops.OpOverload)
+        return self.symbol.fn
+
     def fresh(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return map_leaves(_copy, (self.args, self.kwargs))
 
@@ -103,7 +108,7 @@ def _ask(name: str, question: Callable[[_Call], None], call: _Call) -> Check:
     except _NotApplicable as reason:
         return Check(name, None, str(reason))
     except Exception as error:
-        advice = _ADVICE[name].format(name=call.symbol.fn._schema.name)
+        advice = _ADVICE[name].format(name=call.op._schema.name)
         return Check(name, False, f"{_first_lines(error)}; {advice}")
     return Check(name, True)
 
@@ -116,7 +121,7 @@ def _first_lines(error: Exception) -> str:
 def _torch_test(test: str) -> Callable[[_Call], None]:
     def question(call: _Call) -> None:
         args, kwargs = call.fresh()
-        torch.library.opcheck(call.symbol.fn, args, kwargs, test_utils=test)
+        torch.library.opcheck(call.op, args, kwargs, test_utils=test)
 
     return question
 
