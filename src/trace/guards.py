@@ -23,7 +23,7 @@ from torch.autograd import forward_ad
 
 from fulgurite.ir.printer import Namespace, compile_source
 from fulgurite.trace import rules
-from fulgurite.trace.inputs import last_name
+from fulgurite.trace.inputs import OPERATORS, last_name
 from fulgurite.trace.program import Program
 from fulgurite.trace.structure import parts_of
 
@@ -175,7 +175,15 @@ class _Builder:
         for source, value, name in self.program.locator.values:
             if isinstance(value, types.FunctionType):
                 self._function(source, value, name)
-            elif "__defaults__" in source or "__kwdefaults__" in source or self._is_read(source):
+            elif isinstance(value, OPERATORS):
+                self.require(f"{source} is {self.names.bind('op', value)}", f"{name or source} is the operator it was")
+            elif (
+                "__defaults__" in source
+                or "__kwdefaults__" in source
+                or ".keywords[" in source
+                or ".args[" in source
+                or self._is_read(source)
+            ):
                 self._leaf(source, name or source, value)
 
     def _function(self, source: str, value: types.FunctionType, name: str) -> None:

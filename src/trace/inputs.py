@@ -82,6 +82,8 @@ class Locator:
             yield value.func, f"{source}.func", name
             yield value.args, f"{source}.args", name
             yield value.keywords, f"{source}.keywords", name
+        elif isinstance(value, OPERATORS):
+            self.values.append((source, value, name))
         elif isinstance(value, types.MethodType):
             yield value.__self__, f"{source}.__self__", name
             yield value.__func__, f"{source}.__func__", name
@@ -185,3 +187,11 @@ def can_follow(leaf: Any) -> bool:
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _SIMPLE = (bool, int, float, complex, str, torch.dtype, torch.device, enum.Enum, type(None))
 _KNOWN = ("builtins", "torch", "types", "functools")
+
+OPERATORS = (
+    types.BuiltinFunctionType,
+    torch._ops.OpOverload,
+    torch._ops.OpOverloadPacket,
+    torch._library.custom_ops.CustomOpDef,  # private: torch.library names only its factory
+)
+"""Callables that have no Python code of their own to follow."""

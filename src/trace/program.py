@@ -203,7 +203,7 @@ def record_backward(
         cotangents = tuple(recorder.proxy(seed) for seed in seeds)
         found: Any = [None] * len(edges)
         if outs and edges:
-            with recording(recorder), torch._C.DisableTorchFunction(), _stopping_at(stage, recorder):
+            with recording(recorder), torch._C.DisableTorchFunction(), _stopping_at(stage, program):
                 found = torch.autograd.grad(
                     outs, list(edges.values()), seeds, retain_graph=True, create_graph=create_graph, allow_unused=True
                 )
@@ -216,9 +216,11 @@ def record_backward(
 
 
 @contextmanager
-def _stopping_at(stage: Stage, recorder: Recorder) -> Iterator[None]:
-    """Let no gradient through the nodes that made the stage's sources."""
-    nodes = {node for node, _ in stage.sources.values()}
+def _stopping_at(stage: Stage, program: Program) -> Iterator[None]:
+    """Let no gradient through the nodes that made the stage's sources, or an input that is a view of another one."""
+    recorder = program.recorder
+    made_outside = {edge.node for edge in program.edges.values() if edge.node.next_functions}
+    nodes = {node for node, _ in stage.sources.values()} | made_outside
     handles = [node.register_prehook(lambda grads: (None,) * len(grads)) for node in nodes]
     recorder.entered = _before(nodes, [recorder.tensors[name].grad_fn for name in stage.targets]) if nodes else None
     try:
