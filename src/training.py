@@ -156,9 +156,7 @@ def autograd_function(pair: Pair, dirty: Sequence[int] = ()) -> Callable[..., tu
         @staticmethod
         def backward(ctx: Any, *cotangents: Any) -> Any:
             create_graph = torch.is_grad_enabled()
-            given = tuple(
-                None if c is None else Cotangent(create_graph and c.requires_grad, c.stride()) for c in cotangents
-            )
+            given = tuple(None if c is None else Cotangent.of(c, create_graph and c.requires_grad) for c in cotangents)
             run = pair.backward(given, create_graph)
             if torch._C._is_any_autocast_enabled():
                 run = without_autocast(run)

@@ -159,7 +159,14 @@ class Cotangent:
     """What the recorded backward depends on in a cotangent: `view` works or not with its strides."""
 
     requires_grad: bool
+    layout: torch.layout
     stride: tuple[int, ...]
+    """Empty for sparse layouts, which have none."""
+
+    @staticmethod
+    def of(tensor: torch.Tensor, requires_grad: bool = False) -> "Cotangent":
+        stride = tensor.stride() if tensor.layout is torch.strided else ()
+        return Cotangent(requires_grad, tensor.layout, stride)
 
 
 Cotangents = tuple[Cotangent | None, ...]
@@ -168,7 +175,7 @@ Cotangents = tuple[Cotangent | None, ...]
 
 def dense(fakes: Iterable[torch.Tensor]) -> Cotangents:
     """Cotangents for every one of these values, laid out as autograd itself makes them."""
-    return tuple(Cotangent(False, torch.empty_like(fake, device="meta").stride()) for fake in fakes)
+    return tuple(Cotangent.of(torch.empty_like(fake, device="meta")) for fake in fakes)
 
 
 @dataclass(frozen=True)
@@ -252,7 +259,10 @@ def _settled(recorder: Recorder, call: BoundSymbol) -> BoundSymbol:
 
 def _cotangent(recorder: Recorder, fake: torch.Tensor, name: str, kind: Cotangent) -> torch.Tensor:
     with recorder.fake_mode, torch.no_grad():
-        seed = torch.empty_strided(fake.shape, kind.stride, dtype=fake.dtype, device=fake.device)
+        if kind.layout is torch.strided:
+            seed = torch.empty_strided(fake.shape, kind.stride, dtype=fake.dtype, device=fake.device)
+        else:
+            seed = torch.empty(fake.shape, layout=kind.layout, dtype=fake.dtype, device=fake.device)
         seed.requires_grad_(kind.requires_grad)
     recorder.define_as(seed, recorder.unique_name(f"grad_{name}"))
     return seed
