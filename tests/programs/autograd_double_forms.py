@@ -188,8 +188,8 @@ def program_that_writes_an_intermediate(run: Run) -> Any:
     """In-place operations on intermediates between the two orders."""
 
     def f(x: Tensor) -> Tensor:
-        h = x.exp()
-        h.mul_(x)
+        h = x * x.exp()
+        h.mul_(3)
         h[0] = x.sum() ** 2
         h[1:].add_(x[1:].sin())
         return h.tanh()
