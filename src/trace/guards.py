@@ -29,6 +29,7 @@ from fulgurite.trace.structure import parts_of
 
 _BY_IDENTITY = (type(None), bool, type(Ellipsis), torch.dtype, torch.layout, torch.memory_format, type, enum.Enum)
 _BY_VALUE = (int, str, bytes, complex, torch.device, torch.Size, range)
+_PASSED = ("__defaults__", "__kwdefaults__", ".args[", ".keywords[")  # arguments that no code names
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
@@ -177,13 +178,7 @@ class _Builder:
                 self._function(source, value, name)
             elif isinstance(value, OPERATORS):
                 self.require(f"{source} is {self.names.bind('op', value)}", f"{name or source} is the operator it was")
-            elif (
-                "__defaults__" in source
-                or "__kwdefaults__" in source
-                or ".keywords[" in source
-                or ".args[" in source
-                or self._is_read(source)
-            ):
+            elif self._is_read(source):
                 self._leaf(source, name or source, value)
 
     def _function(self, source: str, value: types.FunctionType, name: str) -> None:
@@ -192,6 +187,8 @@ class _Builder:
         self.require(f"{same}{function}.__code__ is {code}", f"function {name}")
 
     def _is_read(self, source: str) -> bool:
+        if any(part in source for part in _PASSED):
+            return True
         name = last_name(source)
         if source.endswith(".cell_contents") or source.startswith("len("):
             return not source.startswith("len(args")
