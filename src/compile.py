@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from fulgurite.branches import Path, beginning, ending, has_assumptions
 from fulgurite.executors.base import Executor, claim_all
 from fulgurite.executors.check import compile_checked
 from fulgurite.executors.grad_mode import without_grad_inside
@@ -51,6 +52,7 @@ class Specialisation:
     run: Callable[..., Any]
     forward: list[Trace]
     backward: list[list[Trace]] = field(default_factory=list)  # of each autograd function
+    path: Path | None = None  # of a program that looks at its data
 
 
 @contextmanager
@@ -74,6 +76,7 @@ class Compiler:
     options: Options
     times: Times
     backward_stages: list[list[Trace]]
+    path: Path | None = None
 
     def compile(self) -> tuple[Callable[..., Any], list[Trace]]:
         """A function of the trace's inputs that returns what the program returns, and the forward's stages."""
@@ -222,17 +225,32 @@ class Compiler:
         return compile_source(lines, "assemble", names.globals)
 
     def _optimise(self, trace: Trace, passes: Sequence[Pass]) -> Trace:
+        if has_assumptions(trace):
+            return self._optimise_ending(trace, passes)
         with timed(self.times, "passes"):
             trace = run(trace, passes)
         with timed(self.times, "executors"):
             return run(claim_all(trace, self.options.executors), (last_use,))
+
+    def _optimise_ending(self, trace: Trace, passes: Sequence[Pass]) -> Trace:
+        """What comes before an assumption stays as it is, so that other paths find it so."""
+        before = claim_all(beginning(trace), self.options.executors[-1:]).bound_symbols
+        last = self._optimise(ending(trace), passes)
+        for stage in last.history[1:]:
+            whole = replace(trace, bound_symbols=(*before, *stage.bound_symbols), output=stage.output)
+            trace = replace(whole, provenance=replace(stage.provenance, parent=trace))
+        return trace
 
     def _code(self, trace: Trace) -> Callable[..., Any]:
         with timed(self.times, "codegen"):
             if torch.is_grad_enabled():
                 inputs = self.program.recorder.inputs
                 trace = without_grad_inside(trace, {item.proxy.name for item in inputs if item.fake.requires_grad})
-            body = compile_checked(trace, always=self.options.check)
+            body: Callable[..., Any]
+            if has_assumptions(trace):
+                body = self.path = Path(trace, functools.partial(compile_checked, always=self.options.check))
+            else:
+                body = compile_checked(trace, always=self.options.check)
         return without_autocast(body) if self.program.recorder.autocast else body
 
 

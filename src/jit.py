@@ -14,6 +14,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack  # private: no public question for it
 
+from fulgurite.branches import Diverged, place_of, going_on
 from fulgurite.compile import Compiler, Options, Specialisation, Times, timed
 from fulgurite.executors.base import Executor, get_executor
 from fulgurite.executors.torch_eager import TORCH
@@ -22,6 +23,7 @@ from fulgurite.ir.printer import add_place
 from fulgurite.ir.trace import Provenance
 from fulgurite.trace.guards import Miss, Prologue, build_prologue, state_guard
 from fulgurite.trace.program import Program, Stage, capture, dense, is_tracing, record_backward
+from fulgurite.trace.values import Start, Values
 from fulgurite.transforms import open_composites
 from fulgurite.transforms.pipeline import Pass
 
@@ -66,67 +68,120 @@ class Specialisations:
         self.entries: tuple[Specialisation, ...] = ()
         self.stats = Stats()
         self._warned = False
+        self._unsettled = False
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the first specialisation whose guards hold, else trace."""
+        start = None
         for entry in self.entries:
             inputs = entry.prologue.run(args, kwargs)
             if type(inputs) is not Miss:
                 self.stats.hits += 1
                 break
         else:
-            traced, inputs = self._miss(args, kwargs)
+            traced, inputs, start = self._miss(args, kwargs)
             if traced is None:
-                self.stats.uncompiled += 1
-                return self.fn(*args, **kwargs)
+                return self._run_uncompiled(args, kwargs)
             entry = traced
+        if entry.path is not None:
+            return self._run_path(entry, inputs, start, args, kwargs)
         try:
             return entry.run(*inputs)
         except Exception as error:
             add_place(error)
             raise
 
-    def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Specialisation | None, Any]:
-        """A new specialisation and its inputs; None where the call is to run without."""
+    def _run_uncompiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.stats.uncompiled += 1
+        return self.fn(*args, **kwargs)
+
+    def _run_path(
+        self,
+        entry: Specialisation,
+        inputs: Any,
+        start: Start | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Run a program that looks at its data, from path to path as the data wants it."""
+        if self._unsettled and start is None:
+            return self._run_uncompiled(args, kwargs)
+        while True:
+            try:
+                with going_on(start):
+                    return entry.run(*inputs)
+            except Diverged as diverged:
+                entry, inputs, start = self._branch(diverged, args, kwargs)
+            except Exception as error:
+                add_place(error)
+                raise
+
+    def _branch(
+        self, diverged: Diverged, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Specialisation, Any, Start | None]:
+        """The path in which a call goes on, traced now if there is none."""
+        with _tracing_lock:
+            for entry in self.entries:
+                if entry.path is not None and entry.path.continues(diverged):
+                    inputs = entry.prologue.run(args, kwargs)
+                    if type(inputs) is not Miss:
+                        return entry, inputs, diverged.start
+            place = place_of(diverged.path, diverged.index)
+            self._unsettled = len(self.entries) >= MAX_SPECIALISATIONS
+            if self._unsettled:
+                self._warn(f"the program looked at other data at {place}", "it now runs without compiling")
+            made = self._specialise(args, kwargs, [f"other data at {place}"], diverged.start)
+        self.stats.misses += 1
+        return made
+
+    def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Specialisation | None, Any, Start | None]:
+        """A new specialisation, its inputs, and where to start in it; None where the call is to run without."""
         if _runs_under_a_transform():
-            return None, ()
+            return None, (), None
         with _tracing_lock:
             for entry in self.entries:  # another thread may have traced it meanwhile
                 inputs = entry.prologue.run(args, kwargs)
                 if type(inputs) is not Miss:
-                    return entry, inputs
+                    return entry, inputs, None
+            reasons = [entry.prologue.run(args, kwargs).reason for entry in self.entries[:1]]
             if len(self.entries) >= MAX_SPECIALISATIONS:
-                self._warn(args, kwargs)
-                return None, ()
-            made = self._specialise(args, kwargs)
+                self._warn(reasons[0], "calls that fit none of these traces run without compiling")
+                return None, (), None
+            made = self._specialise(args, kwargs, reasons)
         self.stats.misses += 1
         return made
 
-    def _specialise(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Specialisation, list[torch.Tensor]]:
-        reasons = [entry.prologue.run(args, kwargs).reason for entry in self.entries[:1]]
-        state = state_guard()
-        with timed(self.stats.times, "record"):
-            program = capture(self.fn, args, kwargs)
-        backward: list[list[Trace]] = []
-        run, forward = Compiler(program, self.options, self.stats.times, backward).compile()
-        with timed(self.stats.times, "guards"):
-            prologue = build_prologue(program, args, kwargs, state)
+    def _specialise(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], reasons: list[str], start: Start | None = None
+    ) -> tuple[Specialisation, list[torch.Tensor], Start | None]:
+        state, values = state_guard(), Values(start)
+        try:
+            with timed(self.stats.times, "record"):
+                program = capture(self.fn, args, kwargs, values)
+            backward: list[list[Trace]] = []
+            compiler = Compiler(program, self.options, self.stats.times, backward)
+            run, forward = compiler.compile()
+            with timed(self.stats.times, "guards"):
+                prologue = build_prologue(program, args, kwargs, state)
+        except BaseException:
+            values.undo()
+            raise
         inputs = program.recorder.release()
-        entry = Specialisation(prologue, run, forward, backward)
+        entry = Specialisation(prologue, run, forward, backward, compiler.path)
         self.stats.retraces.extend(reasons)
-        self.entries = (entry, *self.entries)
-        return entry, inputs
+        if len(self.entries) < MAX_SPECIALISATIONS:
+            self.entries = (entry, *self.entries)
+        return entry, inputs, values.start()
 
-    def _warn(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _warn(self, reason: str, outcome: str) -> None:
         if self._warned:
             return
         self._warned = True
-        reason = self.entries[0].prologue.run(args, kwargs).reason
         name = getattr(self.fn, "__qualname__", None) or type(self.fn).__name__
         warnings.warn(
             f"fulgurite: {name} was traced {len(self.entries)} times, most recently because another "
-            f"call was needed where: {reason}; calls that fit none of these traces run without compiling",
-            stacklevel=5,
+            f"call was needed where: {reason}; {outcome}",
+            stacklevel=6,
         )
 
 

@@ -66,7 +66,7 @@ def infer(op: torch._ops.OpOverload, args: Any, kwargs: Any, mode: FakeTensorMod
         raise fake_error
     if custom:
         _say_once(op)
-    return map_leaves(lambda leaf: _fake(leaf, mode), real)
+    return map_leaves(lambda leaf: fake(leaf, mode), real)
 
 
 @functools.cache
@@ -78,5 +78,6 @@ def _say_once(op: torch._ops.OpOverload) -> None:
     )
 
 
-def _fake(leaf: Any, mode: FakeTensorMode) -> Any:
+def fake(leaf: Any, mode: FakeTensorMode) -> Any:
+    """The stand-in of a real tensor; anything else as it is."""
     return mode.from_tensor(leaf, static_shapes=True) if isinstance(leaf, torch.Tensor) else leaf

@@ -19,6 +19,7 @@ from fulgurite.trace.inputs import Locator, argument_names, can_follow, definiti
 from fulgurite.trace.recorder import AutogradState, Recorder
 from fulgurite.trace.recording import recording
 from fulgurite.trace.structure import replace_leaves, walk
+from fulgurite.trace.values import Values
 
 _active = threading.local()
 
@@ -65,12 +66,15 @@ class Program:
         return found
 
 
-def capture(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
+def capture(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], values: Values | None = None
+) -> Program:
     """Run `fn` once on fake tensors that stand for the real ones, and keep what it did; TraceError if that can't be."""
     namespace = Namespace({}, ("prologue", "args", "kwargs"), short=True)
     leaves = list(_argument_leaves(fn, args, kwargs))
     locator = Locator(fn, namespace, [leaf for leaf in leaves if not isinstance(leaf[0], torch.Tensor)])
-    recorder = Recorder(locator, {key: path for key, (_, _, path) in locator.modules.items()})
+    modules = {key: path for key, (_, _, path) in locator.modules.items()}
+    recorder = Recorder(locator, modules, values or Values())
     for leaf, source, name in leaves:
         if isinstance(leaf, torch.Tensor):
             recorder.add_input(leaf, source, name)

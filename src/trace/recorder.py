@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from fulgurite.ir import BoundSymbol, Symbol, TensorProxy, Trace, is_proxy, symbol_of
+from fulgurite.ir import BoundSymbol, NumberProxy, Symbol, TensorProxy, Trace, is_proxy, symbol_of
+from fulgurite.ir.assumption import ASSUME
 from fulgurite.ir.errors import TraceError
 from fulgurite.ir.modes import outside_all_modes
 from fulgurite.ir.printer import identifier
@@ -18,6 +19,7 @@ from fulgurite.ir.promise import broken_promise
 from fulgurite.ir.tree import leaves, map_leaves
 from fulgurite.trace import meta
 from fulgurite.trace.source import whereabouts
+from fulgurite.trace.values import Values
 
 DETACH = torch.ops.aten.detach.default
 _GET_DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
@@ -55,13 +57,20 @@ class Input:
 class Recorder:
     """Builds the calls of one trace while a program runs on fake tensors.
 
-    `locate` finds where a real tensor lives: the source that gives it, and a name for it.
+    `locate` finds where a real tensor lives: the source that gives it, and a name for it. `values` knows the data where
+    the program asks for it.
     """
 
-    def __init__(self, locate: Callable[[torch.Tensor], tuple[str, str] | None], modules: dict[int, str]) -> None:
+    def __init__(
+        self,
+        locate: Callable[[torch.Tensor], tuple[str, str] | None],
+        modules: dict[int, str],
+        values: Values,
+    ) -> None:
         self.fake_mode = FakeTensorMode()
         self.locate = locate
         self.modules = modules
+        self.values = values
         self.inputs: list[Input] = []
         self.calls: list[BoundSymbol] = []
         self.open: list[BoundSymbol] | None = None  # the subsymbols of the call that runs now
@@ -194,7 +203,10 @@ class Recorder:
         finally:
             self.open, self.detaching = None, False
         self._refuse_outside_data(fn, out)
-        if subs:
+        if any(sub.symbol is ASSUME for sub in subs):
+            source, module = whereabouts(self.modules)
+            self.calls.extend(replace(sub, source=source, module=module) for sub in subs)
+        elif subs:
             args, kwargs = named or (self.proxies(args), self.proxies(kwargs))
             self._append(symbol_of(fn), args, kwargs, map_leaves(self._output, out), tuple(subs))
         return out
@@ -209,15 +221,42 @@ class Recorder:
         try:
             out = meta.infer(op, args, kwargs, self.fake_mode)
         except meta.NEEDS_DATA:
-            self.refuse(
-                f"{symbol_of(op).name} needs the data of a tensor, which is not there while tracing",
-                "keep the value in a tensor (torch.where instead of if), or leave this part outside of fg.jit",
-            )
+            return self._look_at(op, args, kwargs)
         except meta.FakeKernelError as error:
             self.refuse(str(error), f'mend what torch.library.register_fake("{op._schema.name}") was given')
         args, kwargs = named or self.proxies((args, kwargs))
         self._append(symbol_of(op), args, kwargs, map_leaves(self._output, out), stops=stops)
         return out
+
+    def _look_at(self, op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+        """Record a call whose result depends on data, go on with what it gives now, and assume that."""
+        named_args, named_kwargs = self.proxies((args, kwargs))
+        try:
+            if self.backward_phase:
+                raise LookupError
+            result = self.values.result(self, op, named_args, named_kwargs)
+        except LookupError:
+            self.refuse(
+                f"{symbol_of(op).name} needs the data of a tensor, which is not there",
+                "keep the value in a tensor (torch.where instead of if), or leave this part outside of fg.jit",
+            )
+        out = map_leaves(lambda leaf: meta.fake(leaf, self.fake_mode), result)
+        output = map_leaves(self._named_output, out)
+        self._append(symbol_of(op), named_args, named_kwargs, output)
+        looked_at = [(p, leaf) for p, leaf in zip(leaves(output), leaves(out)) if is_proxy(p)]
+        expected = [leaf.shape if isinstance(leaf, torch.Tensor) else leaf for _, leaf in looked_at]
+        self._append(ASSUME, ([p for p, _ in looked_at], expected), {}, None)
+        self.values.passed(self, output, result)
+        return out
+
+    def _named_output(self, leaf: Any) -> Any:
+        if isinstance(leaf, (bool, int, float, complex)):
+            return NumberProxy(self.unique_name(f"n{self._count}"), type(leaf))
+        return self._output(leaf)
+
+    def flat_calls(self) -> list[BoundSymbol]:
+        """What was recorded until now, at the dispatcher's level."""
+        return [*(call for bsym in self.calls for call in bsym.flat()), *(self.open or ())]
 
     def constant(self, real: torch.Tensor) -> Any:
         """A tensor that the program makes of Python data (`torch.tensor([1, 2])`): fresh memory at every call."""
