@@ -10,15 +10,15 @@ from typing import Any
 import torch
 
 from fulgurite.branches import Path, beginning, ending, has_assumptions
+from fulgurite.epilogue import epilogue, rebuilding, returns_existing
 from fulgurite.executors.base import Executor, claim_all
 from fulgurite.executors.check import compile_checked
 from fulgurite.executors.grad_mode import without_grad_inside
-from fulgurite.ir import BoundSymbol, Trace, is_proxy
+from fulgurite.ir import BoundSymbol, Trace
 from fulgurite.ir.printer import Namespace, compile_source, compile_trace
 from fulgurite.ir.trace import Provenance
 from fulgurite.trace.guards import Prologue
 from fulgurite.trace.program import Cotangents, Program, Stage, dense, record_backward
-from fulgurite.trace.structure import parts_of, walk
 from fulgurite.training import Pair, Plan, autograd_function, plan_outputs, without_autocast
 from fulgurite.transforms import (
     common_subexpressions,
@@ -37,11 +37,13 @@ Times = dict[str, float]
 
 @dataclass
 class Options:
-    """What `fg.jit` was given: executors in order of priority, extra passes, whether to check every run."""
+    """What `fg.jit` was given: executors in order of priority, extra passes, whether to check every run, what to do
+    with reads that can't be guarded."""
 
     executors: tuple[Executor, ...]
     transforms: tuple[Pass, ...] = ()
     check: bool = False
+    on_unguarded: str = "warn"
 
 
 @dataclass
@@ -53,6 +55,7 @@ class Specialisation:
     forward: list[Trace]
     backward: list[list[Trace]] = field(default_factory=list)  # of each autograd function
     path: Path | None = None  # of a program that looks at its data
+    epilogue: Callable[..., Any] | None = None  # of a program that writes to Python state
 
 
 @contextmanager
@@ -77,6 +80,7 @@ class Compiler:
     times: Times
     backward_stages: list[list[Trace]]
     path: Path | None = None
+    epilogue: Callable[..., Any] | None = None
 
     def compile(self) -> tuple[Callable[..., Any], list[Trace]]:
         """A function of the trace's inputs that returns what the program returns, and the forward's stages."""
@@ -85,6 +89,9 @@ class Compiler:
         has_grad = any(item.fake.requires_grad for item in program.recorder.inputs)
         if has_grad and torch.is_grad_enabled() and not program.needs_grad:
             body = _below_autograd(body)
+        if program.writes or returns_existing(program):
+            self.epilogue = epilogue(program, names)
+            return body, stages
         return rebuilding(program, body, names), stages
 
     def _inference(self, names: list[str]) -> tuple[Callable[..., Any], list[Trace]]:
@@ -286,34 +293,3 @@ def _below_autograd(body: Callable[..., Any]) -> Callable[..., Any]:
             torch._C._set_grad_enabled(before)
 
     return run_below_autograd
-
-
-def rebuilding(program: Program, body: Callable[..., Any], names: list[str]) -> Callable[..., Any]:
-    """`body`, with the flat outputs put back into the structure that the program returned."""
-    inputs = [item.proxy.name for item in program.recorder.inputs]
-    namespace = Namespace({}, ("run", *inputs, *names), short=True)
-    text = _expression(program.result, namespace)
-    single = f"({''.join(name + ', ' for name in names)})" if names else "_"
-    given = ", ".join(inputs)
-    call = f"{namespace.bind('body', body)}({given})"
-    lines = [f"def run({given}):", f"    {single} = {call}", f"    return {text}"]
-    return compile_source(lines, "run", namespace.globals)
-
-
-def _expression(value: Any, namespace: Namespace) -> str:
-    """Source that makes a returned structure from its proxies."""
-    if is_proxy(value):
-        return str(value.name)
-    parts = parts_of(value, objects=True)
-    if parts is None:
-        return namespace.literal(value)
-    if type(value) not in (list, dict, tuple) and not any(is_proxy(leaf) for _, leaf in walk(value, objects=True)):
-        return namespace.bind("constant", value)
-    items = [_expression(child, namespace) for child in parts.children]
-    if type(value) is list:
-        return f"[{', '.join(items)}]"
-    if type(value) is tuple:
-        return f"({''.join(item + ', ' for item in items)})"
-    if type(value) is dict:
-        return "{" + ", ".join(f"{namespace.literal(key)}: {item}" for key, item in zip(value, items)) + "}"
-    return f"{namespace.bind('rebuild', parts.rebuild)}(({''.join(item + ', ' for item in items)}))"

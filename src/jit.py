@@ -19,6 +19,7 @@ from fulgurite.compile import Compiler, Options, Specialisation, Times, timed
 from fulgurite.executors.base import Executor, get_executor
 from fulgurite.executors.torch_eager import TORCH
 from fulgurite.ir import Trace
+from fulgurite.ir.errors import TraceError, Untraceable
 from fulgurite.ir.printer import add_place
 from fulgurite.ir.trace import Provenance
 from fulgurite.trace.guards import Miss, Prologue, build_prologue, state_guard
@@ -30,7 +31,18 @@ from fulgurite.transforms.pipeline import Pass
 MAX_SPECIALISATIONS = 16
 """Past this many, a function runs calls that fit none of them without compiling."""
 
+MAX_FAILURES = 8
+"""A function that could not be traced so often, though it runs in eager, is not tried again; sooner if it never was."""
+
 _tracing_lock = threading.RLock()
+
+
+class _Failed(Exception):
+    """A call could not be traced, for a reason that may be the program's own."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
 
 
 @dataclass
@@ -69,6 +81,7 @@ class Specialisations:
         self.stats = Stats()
         self._warned = False
         self._unsettled = False
+        self._failures = 0
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the first specialisation whose guards hold, else trace."""
@@ -79,13 +92,18 @@ class Specialisations:
                 self.stats.hits += 1
                 break
         else:
-            traced, inputs, start = self._miss(args, kwargs)
+            try:
+                traced, inputs, start = self._miss(args, kwargs)
+            except _Failed as failed:
+                return self._run_after_failure(failed.cause, args, kwargs)
             if traced is None:
                 return self._run_uncompiled(args, kwargs)
             entry = traced
         if entry.path is not None:
             return self._run_path(entry, inputs, start, args, kwargs)
         try:
+            if entry.epilogue is not None:
+                return entry.epilogue(args, kwargs, entry.run(*inputs))
             return entry.run(*inputs)
         except Exception as error:
             add_place(error)
@@ -94,6 +112,25 @@ class Specialisations:
     def _run_uncompiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.stats.uncompiled += 1
         return self.fn(*args, **kwargs)
+
+    def _run_after_failure(self, cause: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run what could not be traced: a program that raises does so here, after the effects that it has in eager."""
+        try:
+            found = self._run_uncompiled(args, kwargs)
+        except Exception as error:
+            if type(error) is type(cause):
+                error.trace = getattr(cause, "trace", None)  # type: ignore[attr-defined]
+                for note in getattr(cause, "__notes__", ()):
+                    error.add_note(note)  # type: ignore[attr-defined]
+            raise
+        self._failures += 1 if self.entries else MAX_FAILURES // 2
+        text = str(cause) if isinstance(cause, Untraceable) else f"{type(cause).__name__}: {cause}"
+        self._warn(f"fulgurite: {self._name} can't be traced, and runs without compiling: {text}")
+        return found
+
+    @property
+    def _name(self) -> str:
+        return getattr(self.fn, "__qualname__", None) or type(self.fn).__name__
 
     def _run_path(
         self,
@@ -109,7 +146,8 @@ class Specialisations:
         while True:
             try:
                 with going_on(start):
-                    return entry.run(*inputs)
+                    found = entry.run(*inputs)
+                return found if entry.epilogue is None else entry.epilogue(args, kwargs, found)
             except Diverged as diverged:
                 entry, inputs, start = self._branch(diverged, args, kwargs)
             except Exception as error:
@@ -129,14 +167,14 @@ class Specialisations:
             place = place_of(diverged.path, diverged.index)
             self._unsettled = len(self.entries) >= MAX_SPECIALISATIONS
             if self._unsettled:
-                self._warn(f"the program looked at other data at {place}", "it now runs without compiling")
+                self._warn_of_traces(f"the program looked at other data at {place}", "it now runs without compiling")
             made = self._specialise(args, kwargs, [f"other data at {place}"], diverged.start)
         self.stats.misses += 1
         return made
 
     def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Specialisation | None, Any, Start | None]:
         """A new specialisation, its inputs, and where to start in it; None where the call is to run without."""
-        if _runs_under_a_transform():
+        if self._failures >= MAX_FAILURES or _runs_under_a_transform():
             return None, (), None
         with _tracing_lock:
             for entry in self.entries:  # another thread may have traced it meanwhile
@@ -145,7 +183,7 @@ class Specialisations:
                     return entry, inputs, None
             reasons = [entry.prologue.run(args, kwargs).reason for entry in self.entries[:1]]
             if len(self.entries) >= MAX_SPECIALISATIONS:
-                self._warn(reasons[0], "calls that fit none of these traces run without compiling")
+                self._warn_of_traces(reasons[0], "calls that fit none of these traces run without compiling")
                 return None, (), None
             made = self._specialise(args, kwargs, reasons)
         self.stats.misses += 1
@@ -154,7 +192,7 @@ class Specialisations:
     def _specialise(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], reasons: list[str], start: Start | None = None
     ) -> tuple[Specialisation, list[torch.Tensor], Start | None]:
-        state, values = state_guard(), Values(start)
+        state, values, program = state_guard(), Values(start), None
         try:
             with timed(self.stats.times, "record"):
                 program = capture(self.fn, args, kwargs, values)
@@ -163,26 +201,35 @@ class Specialisations:
             run, forward = compiler.compile()
             with timed(self.stats.times, "guards"):
                 prologue = build_prologue(program, args, kwargs, state)
-        except BaseException:
+            program.locator.forget()
+        except Exception as error:
             values.undo()
+            if start is None and self._may_run_uncompiled(error, program is not None):
+                raise _Failed(error) from error
             raise
         inputs = program.recorder.release()
-        entry = Specialisation(prologue, run, forward, backward, compiler.path)
+        entry = Specialisation(prologue, run, forward, backward, compiler.path, compiler.epilogue)
         self.stats.retraces.extend(reasons)
         if len(self.entries) < MAX_SPECIALISATIONS:
             self.entries = (entry, *self.entries)
         return entry, inputs, values.start()
 
-    def _warn(self, reason: str, outcome: str) -> None:
-        if self._warned:
-            return
-        self._warned = True
-        name = getattr(self.fn, "__qualname__", None) or type(self.fn).__name__
-        warnings.warn(
-            f"fulgurite: {name} was traced {len(self.entries)} times, most recently because another "
-            f"call was needed where: {reason}; {outcome}",
-            stacklevel=6,
+    def _may_run_uncompiled(self, error: Exception, traced: bool) -> bool:
+        """Whether eager may do what could not be traced: what the program raises itself, it raises there."""
+        if isinstance(error, Untraceable):
+            return self.options.on_unguarded == "warn"
+        return not traced and not isinstance(error, TraceError)
+
+    def _warn_of_traces(self, reason: str, outcome: str) -> None:
+        self._warn(
+            f"fulgurite: {self._name} was traced {len(self.entries)} times, most recently because another "
+            f"call was needed where: {reason}; {outcome}"
         )
+
+    def _warn(self, text: str) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(text, stacklevel=6)
 
 
 def _runs_under_a_transform() -> bool:
@@ -198,7 +245,7 @@ class _Jitted:
     __slots__ = ()
     _specialisations: Specialisations
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._specialisations.call(args, kwargs)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -211,6 +258,11 @@ class JittedFunction(_Jitted):
     def __init__(self, fn: Callable[..., Any], options: Options) -> None:
         functools.update_wrapper(self, fn, updated=())
         self._specialisations = Specialisations(fn, options)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_specialisations":  # not there yet
+            raise AttributeError(name)
+        return getattr(self._specialisations.fn, name)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -233,7 +285,16 @@ class JittedModule(_Jitted, torch.nn.Module):
 
 @functools.cache
 def _jitted_class(kind: type) -> type:
-    body = {"__slots__": (), "__doc__": kind.__doc__, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    def plain(cls: type, *args: Any, **kwargs: Any) -> Any:
+        return kind(*args, **kwargs)  # `type(jitted)(...)`, as containers make their slices: a module of its own
+
+    body = {
+        "__new__": plain,
+        "__slots__": (),
+        "__doc__": kind.__doc__,
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+    }
     return type(kind.__name__, (JittedModule, kind), body)
 
 
@@ -253,6 +314,7 @@ def jit(
     executors: Sequence[Executor | str] = ("torch",),
     transforms: Sequence[Pass] = (),
     check: bool = False,
+    on_unguarded: str = "warn",
 ) -> Any:
     """Compile a function or module by tracing it at its first call, and again when what it assumed changes.
 
@@ -263,13 +325,16 @@ def jit(
             built-in ones.
         check: compare what custom ops return with what their fake kernels promised at every call, not only at the
             first one of each specialisation.
+        on_unguarded: what to do where a program does what no trace can follow: it reads a clock, or draws from Python's
+            random generator; takes an iterator or a tensor subclass; assigns `.data`. `warn`: such calls run without
+            compiling, with one warning. `error`: they raise TraceError.
 
     Returns:
         A function, or a module: the same class to `isinstance`, sharing the original's parameters and attributes.
 
     Raises:
         TypeError: `fn` can't be called.
-        ValueError: an executor's name is not known.
+        ValueError: an executor's name, or `on_unguarded`, is not known.
 
     At its first call the result raises TraceError, naming the user's line, for what can't be traced.
 
@@ -279,9 +344,13 @@ def jit(
     tensor([2., 2.])
     """
     chosen = [get_executor(executor) for executor in executors]
-    options = Options((*(e for e in chosen if e is not TORCH), TORCH), tuple(transforms), check)
+    if on_unguarded not in ("warn", "error"):
+        raise ValueError(f"on_unguarded is 'warn' or 'error', not {on_unguarded!r}")
+    options = Options((*(e for e in chosen if e is not TORCH), TORCH), tuple(transforms), check, on_unguarded)
     if fn is None:
-        return lambda function: jit(function, executors=executors, transforms=transforms, check=check)
+        return functools.partial(
+            jit, executors=executors, transforms=transforms, check=check, on_unguarded=on_unguarded
+        )
     if not callable(fn):
         raise TypeError(f"fg.jit takes a function or a module, not {type(fn).__name__}")
     return _jit_again(_original(fn), options)

@@ -34,7 +34,7 @@ def compile_checked(trace: Trace, *, always: bool) -> Callable[..., Any]:
 
 
 def _checking(bsym: BoundSymbol) -> BoundSymbol:
-    if "custom" not in bsym.symbol.tags:
+    if "custom" not in bsym.symbol.tags or "data" in bsym.tags:
         return bsym
     fn = bsym.symbol.fn
 

@@ -17,5 +17,9 @@ class TraceError(RuntimeError):
     trace: Trace | None = None
 
 
+class Untraceable(TraceError):
+    """A program does what no trace can follow, though eager can. By default such calls run without compiling."""
+
+
 class InvalidTrace(Exception):
     """A trace is no valid program; the message shows the lines around the fault."""

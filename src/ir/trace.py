@@ -30,7 +30,8 @@ class BoundSymbol:
 
     Its tags are what the recorder saw besides the symbol's own: `gradient` (an autograd node made this dispatcher
     call), `autograd` (a backward pass ran inside this call), `backward` (it comes after the program's end), `no_grad`
-    (where a graph was being built, autograd was told not to see this call).
+    (where a graph was being built, autograd was told not to see this call), `data` (what it returned was looked at, and
+    depends on data).
     """
 
     symbol: Symbol

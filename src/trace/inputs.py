@@ -1,11 +1,20 @@
-"""Where tensors live: from the traced function, the source that gives each tensor or module at a call."""
+"""What a program can reach: from the traced function, the source of each tensor, module, value and container.
 
+Sources are Python expressions over names that a namespace binds; the prologue evaluates them at every call.
+"""
+
+import contextvars
 import enum
 import functools
+import inspect
+import os
+import random
 import re
+import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy
@@ -13,25 +22,48 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from fulgurite.ir.printer import Namespace
+from fulgurite.trace.code import facts
+from fulgurite.trace.effects import Snapshot
 from fulgurite.trace.source import is_users
-from fulgurite.trace.structure import is_plain_object
+from fulgurite.trace.structure import is_users_object
 
 _LIMIT = 50_000
+_MANY = 256
+"""Longer lists and dicts are guarded by their length, and entries that are no tensors are not looked at."""
+
+Place = tuple[Any, str, str]
+"""A value, the source that gives it, and a name for it."""
+
+
+@dataclass(frozen=True)
+class Same:
+    """In place of a value: the object that another source gives."""
+
+    source: str
 
 
 class Locator:
-    """Finds tensors and modules below a function: its module, closure, globals, and what hangs on them.
+    """Finds tensors, modules, values and containers below a function: its module, closure, globals, and so on.
 
-    Sources are Python expressions over names that `namespace` binds. The search follows attributes, containers and
-    the closures and globals of the user's functions, and runs only when a tensor is met that is no argument.
+    What the arguments and the function hold is searched at once, what the code that runs looks up when it first runs
+    (`learn`).
     """
 
-    def __init__(self, fn: Any, namespace: Namespace, arguments: Sequence[tuple[Any, str, str]]) -> None:
+    def __init__(self, fn: Any, namespace: Namespace, arguments: Sequence[Place]) -> None:
         self.namespace = namespace
         self.modules: dict[int, tuple[torch.nn.Module, str, str]] = {}
         self.values: list[tuple[str, Any, str]] = []
+        self.lookups: dict[str, dict[str, Any]] = {}  # by the name that a namespace of PyTorch's or so is bound to
         self.used_names: set[str] = set()
+        self.reads_all = False  # whether the program reads attributes that it does not name
+        self.snapshot = Snapshot()
+        self.generators: list[Any] = []
+        self.clocks: list[tuple[dict[str, Any], str]] = []
+        self.on_generator: Callable[[Any], None] = self.generators.append
+        self.on_clock: Callable[[dict[str, Any], str], None] = lambda holder, key: self.clocks.append((holder, key))
         self._tensors: dict[int, tuple[str, str]] = {}
+        self._methods: dict[types.CodeType, list[tuple[str, Any, str]]] = {}
+        self._seen: dict[int, Any] = {}
         root = namespace.bind("module" if isinstance(fn, torch.nn.Module) else "function", fn)
         self._search([(fn, root, ""), *arguments])
 
@@ -39,15 +71,37 @@ class Locator:
         """The source and the name of a tensor; None when it is not found."""
         return self._tensors.get(id(tensor))
 
-    def _search(self, roots: list[tuple[Any, str, str]]) -> None:
+    def source_of(self, value: Any) -> str | None:
+        """The source of a container or an object that is in reach."""
+        return self.snapshot.source_of(value)
+
+    def forget(self) -> None:
+        """Let go of all objects: what was traced must not keep them alive."""
+        self.snapshot = Snapshot()
+        self.values, self.lookups = [], {}
+        for table in (self.modules, self._tensors, self._methods, self._seen):
+            table.clear()
+        self.on_generator, self.on_clock = self.generators.append, lambda holder, key: None
+        self.generators.clear()
+
+    def learn(self, code: types.CodeType, table: dict[str, Any]) -> None:
+        """This code of the user's is about to run: what it names counts as read."""
+        known = facts(code)
+        self.used_names.update(known.names)
+        self.reads_all |= known.computed
+        self.values.extend(self._methods.pop(code, ()))
+        self._search([*self._globals(code, table), *self._environment(known.strings, code, table)])
+
+    def _search(self, roots: list[Place]) -> None:
         """Walk everything below the roots once, nearest first."""
-        queue, seen = deque(roots), dict[int, Any]()
+        queue, seen = deque(roots), self._seen
         while queue and len(seen) < _LIMIT:
             value, source, name = queue.popleft()
-            if isinstance(value, _SIMPLE):
+            if isinstance(value, SIMPLE):
                 self.values.append((source, value, name))
                 continue
             if id(value) in seen:
+                self._again(value, source, name)
                 continue
             seen[id(value)] = value
             if isinstance(value, torch.Tensor):
@@ -57,27 +111,34 @@ class Locator:
             else:
                 queue.extend(self._below(value, source, name))
 
-    def _below_module(self, module: torch.nn.Module, source: str, name: str) -> Iterator[tuple[Any, str, str]]:
+    def _again(self, value: Any, source: str, name: str) -> None:
+        """An object that two places hold: guarded to be one."""
+        first = self.source_of(value)
+        if first and source and first != source and (isinstance(value, (list, dict)) or is_users_object(value)):
+            self.values.append((source, Same(first), name))
+
+    def _below_module(self, module: torch.nn.Module, source: str, name: str) -> Iterator[Place]:
         """A module's tensors under their paths; a submodule is bound to a name of its own, guarded by its parent."""
         bound = self.namespace.bind(f"m_{name}" if name else "module", module)
         self.modules[id(module)] = (module, source, name)
+        self.snapshot.add(module, bound)
+        self.snapshot.add(vars(module), f"{bound}.__dict__")
         prefix = f"{name}." if name else ""
         yield type(module), f"type({bound})", name
-        code = _code(module)
-        self.used_names.update(_names(code) if code else ())
-        for table in ("_parameters", "_buffers"):
-            for key, tensor in getattr(module, table).items():
-                if tensor is not None:
-                    yield tensor, f"{bound}.{table}[{key!r}]", prefix + key
-        for key, child in module._modules.items():
-            if child is not None:
-                yield child, f"{bound}._modules[{key!r}]", prefix + key
+        code = code_of(module)
+        self.used_names.update(facts(code).names if code else ())
+        for table in ("_parameters", "_buffers", "_modules"):
+            entries = getattr(module, table)
+            self.snapshot.add(entries, f"{bound}.{table}")
+            for key, item in entries.items():
+                if item is not None:
+                    yield item, f"{bound}.{table}[{key!r}]", prefix + key
         skip = ("_parameters", "_buffers", "_modules")
         for key, value in vars(module).items():
-            if key not in skip and key.isidentifier():
+            if key not in skip:
                 yield value, f"{bound}.__dict__[{key!r}]", prefix + key
 
-    def _below(self, value: Any, source: str, name: str) -> Iterator[tuple[Any, str, str]]:
+    def _below(self, value: Any, source: str, name: str) -> Iterator[Place]:
         if isinstance(value, functools.partial):
             yield value.func, f"{source}.func", name
             yield value.args, f"{source}.args", name
@@ -89,74 +150,193 @@ class Locator:
             yield value.__func__, f"{source}.__func__", name
         elif isinstance(value, types.FunctionType):
             yield from self._below_function(value, source)
-        elif isinstance(value, (list, tuple)):
-            self.values.append((f"len({source})", len(value), f"length of {name}"))
-            for i, item in enumerate(value):
-                yield item, f"{source}[{i}]", f"{name}.{i}"
+        elif isinstance(value, (list, tuple, deque)):
+            yield from self._below_sequence(value, source, name)
         elif isinstance(value, dict):
-            for key, item in value.items():
-                if isinstance(key, (str, int, bool)):
-                    yield item, f"{source}[{key!r}]", f"{name}.{key}"
-        elif isinstance(value, (types.ModuleType, type)):
-            yield from self._below_namespace(value, source, name)
-        elif is_plain_object(value):
-            yield type(value), f"type({source})", name
-            for key, item in vars(value).items():
-                yield item, f"{source}.{key}", f"{name}.{key}" if name else key
+            yield from self._below_dict(value, source, name)
+        elif isinstance(value, (set, frozenset, slice, range)):
+            self.snapshot.add(value, source)
+            self.values.append((source, value.copy() if isinstance(value, set) else value, name))
+        elif isinstance(value, contextvars.ContextVar):
+            yield value.get(None), f"{source}.get(None)", value.name
+        elif isinstance(value, (random.Random, numpy.random.Generator, numpy.random.RandomState)):
+            self.on_generator(value)
+        elif isinstance(value, type):
+            yield from self._below_class(value, source)
+        elif isinstance(value, types.ModuleType):
+            yield from self._below_namespace(value)
+        elif is_users_object(value):
+            yield from self._below_object(value, source, name)
+        elif isinstance(getattr(value, "__wrapped__", None), Callable):  # type: ignore[arg-type]
+            yield value.__wrapped__, f"{source}.__wrapped__", name
 
-    def _below_function(self, fn: types.FunctionType, source: str) -> Iterator[tuple[Any, str, str]]:
-        if not is_users(fn.__code__.co_filename):
-            return
+    def _below_sequence(self, value: Any, source: str, name: str) -> Iterator[Place]:
+        self.snapshot.add(value, source)
+        self.values.append((f"len({source})", len(value), f"length of {name}"))
+        for i, item in enumerate(value):
+            if i < _MANY or isinstance(item, (torch.Tensor, torch.nn.Module)):
+                yield item, f"{source}[{i}]", f"{name}.{i}"
+
+    def _below_dict(self, value: dict[Any, Any], source: str, name: str) -> Iterator[Place]:
+        self.snapshot.add(value, source)
+        few = len(value) <= _MANY
+        self.values.append((f"list({source})", list(value), f"keys of {name}") if few else _length(value, source))
+        for i, (key, item) in enumerate(value.items()):
+            if i < _MANY or isinstance(item, (torch.Tensor, torch.nn.Module)):
+                yield item, f"{source}[{self.namespace.literal(key)}]", f"{name}.{key}"
+
+    def _below_object(self, value: Any, source: str, name: str) -> Iterator[Place]:
+        yield type(value), f"type({source})", name
+        self.snapshot.add(value, source)
+        attributes = getattr(value, "__dict__", None)
+        if attributes is not None:
+            self.snapshot.add(attributes, f"{source}.__dict__")
+            self.values.append((f"len({source}.__dict__)", len(attributes), f"attributes of {name}"))
+            for key, item in attributes.items():
+                yield item, f"{source}.{key}", f"{name}.{key}" if name else key
+        for kind in type(value).__mro__:
+            for key in (slots,) if isinstance(slots := vars(kind).get("__slots__", ()), str) else slots:
+                if key not in ("__dict__", "__weakref__") and hasattr(value, key):
+                    yield getattr(value, key), f"{source}.{key}", f"{name}.{key}" if name else key
+
+    def _below_function(self, fn: types.FunctionType, source: str) -> Iterator[Place]:
         for key, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ()):
+            bound = self.namespace.bind(f"cell_{key}", cell)
+            self.snapshot.add(cell, bound)
             try:
-                yield cell.cell_contents, f"{self.namespace.bind(f'cell_{key}', cell)}.cell_contents", key
+                yield cell.cell_contents, f"{bound}.cell_contents", key
             except ValueError:  # not assigned yet
                 continue
         self.values.append((source, fn, fn.__name__))
-        self.used_names.update(_names(fn.__code__), fn.__code__.co_freevars)
-        table = self.namespace.bind("globals_", fn.__globals__)
-        for key in _names(fn.__code__):
-            if key in fn.__globals__:
-                yield fn.__globals__[key], f"{table}[{key!r}]", key
-        for part in ("__defaults__", "__kwdefaults__", "__wrapped__"):
-            yield getattr(fn, part, None), f"{source}.{part}", ""
-
-    def _below_namespace(self, value: Any, source: str, name: str) -> Iterator[tuple[Any, str, str]]:
-        """Tensors of the user's Python modules and classes; functions of classes, for what they refer to."""
-        file = getattr(value, "__file__", None) or _file_of_class(value)
-        if file is None or not is_users(file):
+        if not is_users(fn.__code__.co_filename):
+            yield getattr(fn, "__wrapped__", None), f"{source}.__wrapped__", ""
             return
-        kinds: tuple[type, ...] = (torch.Tensor, torch.nn.Module, list, dict, *_SIMPLE)
-        if isinstance(value, type):
-            kinds = (*kinds, types.FunctionType)
-        for key, item in list(vars(value).items()):
-            if isinstance(item, kinds) and not key.startswith("__"):
-                yield item, f"{source}.{key}", key
+        yield from self._globals(fn.__code__, fn.__globals__)
+        for part in ("__defaults__", "__kwdefaults__"):
+            yield getattr(fn, part), f"{source}.{part}", ""
+        self.snapshot.add(vars(fn), f"{source}.__dict__")
+        for key, value in vars(fn).items():
+            yield value, f"{source}.{key}", key
+
+    def _below_class(self, kind: type, source: str) -> Iterator[Place]:
+        """What a class of the user's and its bases hold; a method counts when it runs."""
+        if not _is_users_class(kind):
+            return
+        bound = self.namespace.bind(f"C_{kind.__name__}", kind)
+        self.snapshot.add(kind, bound)
+        for key in {key: None for base in kind.__mro__ if _is_users_class(base) for key in vars(base)}:
+            item = inspect.getattr_static(kind, key)
+            part, fn = _function_in(item)
+            here = f"{bound}.{key}{part}"
+            if fn is not None:
+                self._methods.setdefault(fn.__code__, []).append((here, fn, key))
+                for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ()):
+                    if name != "__class__":
+                        self.snapshot.add(cell, cell_name := self.namespace.bind(f"cell_{name}", cell))
+                        yield _contents(cell), f"{cell_name}.cell_contents", name
+            elif not key.startswith("__") and not isinstance(item, _DESCRIPTORS):
+                yield item, f"{bound}.{key}", key
+
+    def _below_namespace(self, module: types.ModuleType) -> Iterator[Place]:
+        """Tensors, modules and simple values of the user's Python modules; functions count when they are looked up."""
+        if not is_users(getattr(module, "__file__", None) or "<frozen"):
+            return
+        table = self.namespace.bind(f"ns_{module.__name__}", vars(module))
+        for key, item in list(vars(module).items()):
+            if isinstance(item, (torch.Tensor, torch.nn.Module, list, dict, *SIMPLE)) and not key.startswith("__"):
+                yield item, f"{table}[{key!r}]", key
+
+    def _globals(self, code: types.CodeType, table: dict[str, Any]) -> Iterator[Place]:
+        """What code looks up in its globals, and from there in modules and classes."""
+        known = facts(code)
+        bound = self.namespace.bind("globals_", table)
+        if known.stored:
+            self.snapshot.add_names(table, bound, known.stored)
+        for chain in known.chains:
+            yield from self._chain(chain, table, bound)
+
+    def _chain(self, chain: tuple[str, ...], table: dict[str, Any], bound: str) -> Iterator[Place]:
+        first, *rest = chain
+        if first not in table:
+            return
+        value = table[first]
+        if not isinstance(value, types.ModuleType):
+            if _is_clock(value):
+                self.on_clock(table, first)
+            yield value, f"{bound}[{first!r}]", first
+            return
+        self.lookups.setdefault(bound, {})[first] = value
+        for key in rest:
+            yield value, "", ""  # a module itself is followed, not guarded
+            holder = vars(value)
+            if key not in holder:
+                return
+            value, last = holder[key], value
+            name = self.namespace.bind(f"ns_{last.__name__}", holder)
+            if _is_clock(value):
+                self.on_clock(holder, key)
+            elif isinstance(value, types.ModuleType) or not is_users(getattr(last, "__file__", None) or "<frozen"):
+                self.lookups.setdefault(name, {})[key] = value
+            if not isinstance(value, types.ModuleType):
+                yield value, f"{name}[{key!r}]", key
+                return
+
+    def _environment(self, strings: frozenset[str], code: types.CodeType, table: dict[str, Any]) -> Iterator[Place]:
+        """Environment variables: those that the code can name, where it looks at the environment at all."""
+        if not {"environ", "getenv"} & set(code.co_names):
+            return
+        environ = self.namespace.bind("environ", os.environ)
+        for key in sorted(strings):
+            if key.isidentifier():
+                yield os.environ.get(key), f"{environ}.get({key!r})", key
 
 
-def _names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    yield from (constant for constant in code.co_consts if isinstance(constant, str))  # keys: config["scale"]
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names(constant)
+def _length(value: Any, source: str) -> tuple[str, Any, str]:
+    return f"len({source})", len(value), f"length of {source}"
 
 
-def _file_of_class(value: Any) -> str | None:
-    functions = [item for item in vars(value).values() if isinstance(item, types.FunctionType)]
-    return functions[0].__code__.co_filename if functions else None
+def _contents(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return None
+
+
+def _function_in(item: Any) -> tuple[str, types.FunctionType | None]:
+    """The function behind an entry of a class, and how to get there from the entry as an attribute of the class."""
+    if isinstance(item, types.FunctionType):
+        return "", item
+    if isinstance(item, (staticmethod, classmethod)) and isinstance(item.__func__, types.FunctionType):
+        return "" if isinstance(item, staticmethod) else ".__func__", item.__func__
+    if isinstance(item, property) and isinstance(item.fget, types.FunctionType):
+        return ".fget", item.fget
+    if isinstance(item, functools.cached_property) and isinstance(item.func, types.FunctionType):
+        return ".func", item.func
+    return "", None
+
+
+def _is_users_class(kind: type) -> bool:
+    module = sys.modules.get(kind.__module__)
+    file = getattr(module, "__file__", None) or "<unknown>"
+    return kind.__module__ not in ("builtins", "types", "abc", "typing") and is_users(file)
+
+
+def _is_clock(value: Any) -> bool:
+    """Whether a function gives another result at each call, which no guard could know."""
+    return isinstance(value, types.BuiltinFunctionType) and getattr(value, "__module__", "") == "time"
 
 
 def argument_names(fn: Callable[..., Any], count: int) -> list[str]:
     """Names for positional arguments, taken from the function's signature where it has one."""
-    code = _code(fn)
+    code = code_of(fn)
     names = list(code.co_varnames[: code.co_argcount]) if code else []
     if names[:1] == ["self"]:
         names = names[1:]
     return [names[i] if i < len(names) else f"arg{i}" for i in range(count)]
 
 
-def _code(fn: Any) -> Any:
+def code_of(fn: Any) -> Any:
+    """The code object of a function, or of a module's forward; None where there is none."""
     target = fn.forward if isinstance(fn, torch.nn.Module) else fn
     while isinstance(target, functools.partial):
         target = target.func
@@ -170,7 +350,7 @@ def last_name(source: str) -> str:
 
 def definition(fn: Any) -> str:
     """File and line of a function, or of a module's forward."""
-    code = _code(fn)
+    code = code_of(fn)
     return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(fn)
 
 
@@ -178,15 +358,16 @@ def can_follow(leaf: Any) -> bool:
     """Whether a trace can tell if an argument is what it was: not so for what changes unseen or hides its contents."""
     if isinstance(leaf, torch.Tensor):
         return type(leaf) in PLAIN_TENSORS or isinstance(leaf, FakeTensor)
-    if isinstance(leaf, (numpy.ndarray, set, bytearray, Iterator)):
+    if isinstance(leaf, (numpy.ndarray, bytearray, Iterator)):
         return False
     hides = not hasattr(leaf, "__dict__") and type(leaf).__module__.split(".")[0] not in _KNOWN
-    return not hides or isinstance(leaf, numpy.generic)
+    return not hides or isinstance(leaf, numpy.generic) or hasattr(type(leaf), "__slots__")
 
 
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-_SIMPLE = (bool, int, float, complex, str, torch.dtype, torch.device, enum.Enum, type(None))
-_KNOWN = ("builtins", "torch", "types", "functools")
+SIMPLE = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, enum.Enum, type(None))
+_KNOWN = ("builtins", "torch", "types", "functools", "collections")
+_DESCRIPTORS = (property, staticmethod, classmethod, functools.cached_property, types.MemberDescriptorType)
 
 OPERATORS = (
     types.BuiltinFunctionType,

@@ -12,13 +12,15 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import GradientEdge
 
 from fulgurite.ir import BoundSymbol, TensorProxy, Trace
-from fulgurite.ir.errors import TraceError
+from fulgurite.ir.errors import Untraceable
 from fulgurite.ir.printer import Namespace
-from fulgurite.trace import effects
-from fulgurite.trace.inputs import Locator, argument_names, can_follow, definition
+from fulgurite.trace.code import watching
+from fulgurite.trace.effects import Write
+from fulgurite.trace.inputs import SIMPLE, Locator, argument_names, can_follow, definition
 from fulgurite.trace.recorder import AutogradState, Recorder
 from fulgurite.trace.recording import recording
-from fulgurite.trace.structure import replace_leaves, walk
+from fulgurite.trace.structure import Existing, parts_of, replace_leaves, walk
+from fulgurite.trace.unguarded import watching_state
 from fulgurite.trace.values import Values
 
 _active = threading.local()
@@ -41,6 +43,7 @@ class Program:
     written: list[str]  # inputs whose autograd history the program changed in place
     locator: Locator
     namespace: Namespace  # the names that sources use
+    writes: list[Write]  # to Python containers that it can reach; the values are structures like `result`
 
     @property
     def needs_grad(self) -> bool:
@@ -78,23 +81,46 @@ def capture(
     for leaf, source, name in leaves:
         if isinstance(leaf, torch.Tensor):
             recorder.add_input(leaf, source, name)
-    fake_args = replace_leaves(args, recorder.adopt_leaf), replace_leaves(kwargs, recorder.adopt_leaf)
-    given = [leaf for _, leaf in walk(fake_args)]
-    snapshot = effects.snapshot([module for module, _, _ in locator.modules.values()])
+    fake_args, fake_kwargs = replace_leaves(args, recorder.adopt_leaf), replace_leaves(kwargs, recorder.adopt_leaf)
+    _remember_containers(locator, "args", args, fake_args)
+    _remember_containers(locator, "kwargs", kwargs, fake_kwargs)
     _active.depth = getattr(_active, "depth", 0) + 1
+    writes: list[Write] = []
     try:
-        with recording(recorder):
-            returned = fn(*fake_args[0], **fake_args[1])
-            result = _result(recorder, returned)
+        with watching_state(locator), watching(locator.learn), recording(recorder):
+            returned = fn(*fake_args, **fake_kwargs)
+            result, outputs = _result(recorder, locator, returned)
+            writes = locator.snapshot.restore(recorder.stand_in)
+            writes = [_described(recorder, locator, write, outputs) for write in writes]
     finally:
         _active.depth -= 1
-        changed = effects.restore(snapshot, recorder.stand_in)
-    if changed:
-        recorder.refuse(*changed)
-    now = [leaf for _, leaf in walk(fake_args)]
-    if len(now) != len(given) or any(a is not b for a, b in zip(now, given)):
-        recorder.refuse("the program writes a list or dict argument", "return the new values instead")
-    return _program(recorder, result, locator, namespace)
+        locator.snapshot.restore(recorder.stand_in)
+    return _program(recorder, (result, outputs), locator, namespace, writes)
+
+
+def _remember_containers(locator: Locator, source: str, real: Any, fake: Any) -> None:
+    """The program sees copies of containers that hold tensors; what it writes to a copy is written to the original."""
+    parts, copied = parts_of(real), parts_of(fake)
+    if parts is None or copied is None:
+        return
+    if source not in ("args", "kwargs"):
+        locator.snapshot.add(fake, source)
+    for accessor, child, other in zip(parts.accessors, parts.children, copied.children):
+        _remember_containers(locator, source + accessor, child, other)
+
+
+def _described(recorder: Recorder, locator: Locator, write: Write, outputs: dict[str, torch.Tensor]) -> Write:
+    """A write with proxies in place of tensors, and the containers that are there already by their sources."""
+
+    def describe(value: Any) -> Any:
+        found, more = _result(recorder, locator, value)
+        outputs.update(more)
+        return found
+
+    items = tuple(
+        item if isinstance(item, int) and write.kind == "sequence" else describe(item) for item in write.items
+    )
+    return replace(write, set={key: describe(value) for key, value in write.set.items()}, items=items)
 
 
 def _argument_leaves(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[Any, str, str]]:
@@ -106,17 +132,20 @@ def _argument_leaves(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         for path, leaf in walk(value):
             place = "".join(path)
             if not can_follow(leaf):
-                raise TraceError(
+                raise Untraceable(
                     f"{definition(fn)}: argument {name}{place} is a {type(leaf).__name__}, which a trace can't follow; "
                     "pass plain tensors, numbers, or lists, tuples, dicts and dataclasses of them"
                 )
             yield leaf, source + place, name + place.replace("'", "")
 
 
-def _result(recorder: Recorder, returned: Any) -> tuple[Any, dict[str, torch.Tensor]]:
+def _result(recorder: Recorder, locator: Locator, returned: Any) -> tuple[Any, dict[str, torch.Tensor]]:
     outputs: dict[str, torch.Tensor] = {}
 
     def name(leaf: Any) -> Any:
+        source = None if isinstance(leaf, (torch.Tensor, *SIMPLE)) else locator.source_of(leaf)
+        if source is not None:
+            return Existing(source)
         leaf = recorder.adopt_leaf(leaf)
         if not isinstance(leaf, FakeTensor):
             return leaf
@@ -124,10 +153,10 @@ def _result(recorder: Recorder, returned: Any) -> tuple[Any, dict[str, torch.Ten
         outputs[proxy.name] = leaf
         return proxy
 
-    return replace_leaves(returned, name, objects=True), outputs
+    return replace_leaves(returned, name, objects=True, known=locator.source_of), outputs
 
 
-def _program(recorder: Recorder, result: Any, locator: Locator, namespace: Namespace) -> Program:
+def _program(recorder: Recorder, result: Any, locator: Locator, namespace: Namespace, writes: list[Write]) -> Program:
     structure, outputs = result
     edges: dict[str, Any] = {}
     written: list[str] = []
@@ -142,7 +171,7 @@ def _program(recorder: Recorder, result: Any, locator: Locator, namespace: Names
         if now.requires_grad and now.edge != state.edge:
             written.append(item.proxy.name)
     trace = recorder.trace("computation", readable(structure))
-    return Program(trace, recorder, structure, outputs, edges, written, locator, namespace)
+    return Program(trace, recorder, structure, outputs, edges, written, locator, namespace, writes)
 
 
 def readable(structure: Any) -> Any:

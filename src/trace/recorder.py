@@ -1,7 +1,7 @@
 """The recorder: builds the calls of a trace from what the recording modes see."""
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import MethodWrapperType
@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from fulgurite.ir import BoundSymbol, NumberProxy, Symbol, TensorProxy, Trace, is_proxy, symbol_of
 from fulgurite.ir.assumption import ASSUME
-from fulgurite.ir.errors import TraceError
+from fulgurite.ir.errors import TraceError, Untraceable
 from fulgurite.ir.modes import outside_all_modes
 from fulgurite.ir.printer import identifier
 from fulgurite.ir.promise import broken_promise
@@ -223,7 +223,11 @@ class Recorder:
         except meta.NEEDS_DATA:
             return self._look_at(op, args, kwargs)
         except meta.FakeKernelError as error:
-            self.refuse(str(error), f'mend what torch.library.register_fake("{op._schema.name}") was given')
+            source, _ = whereabouts(self.modules)
+            where = f"{source.file}:{source.line}: " if source else ""
+            mend = f'mend what torch.library.register_fake("{op._schema.name}") was given'
+            self.failure = TraceError(f"{where}{error}; {mend}")
+            raise self.failure from error
         args, kwargs = named or self.proxies((args, kwargs))
         self._append(symbol_of(op), args, kwargs, map_leaves(self._output, out), stops=stops)
         return out
@@ -242,7 +246,7 @@ class Recorder:
             )
         out = map_leaves(lambda leaf: meta.fake(leaf, self.fake_mode), result)
         output = map_leaves(self._named_output, out)
-        self._append(symbol_of(op), named_args, named_kwargs, output)
+        self._append(symbol_of(op), named_args, named_kwargs, output, tags={"data"})
         looked_at = [(p, leaf) for p, leaf in zip(leaves(output), leaves(out)) if is_proxy(p)]
         expected = [leaf.shape if isinstance(leaf, torch.Tensor) else leaf for _, leaf in looked_at]
         self._append(ASSUME, ([p for p, _ in looked_at], expected), {}, None)
@@ -283,9 +287,10 @@ class Recorder:
         output: Any,
         subs: tuple[BoundSymbol, ...] = (),
         stops: bool = False,
+        tags: Set[str] = frozenset(),
     ) -> None:
         stops = stops or (self.builds_graph and not subs and not torch.is_grad_enabled())
-        tags = frozenset({"no_grad"}) if stops else frozenset()
+        tags = frozenset({"no_grad"} if stops else ()) | tags
         bsym = self._link(BoundSymbol(symbol, tuple(args), kwargs, output, subs, tags=tags))
         if self.open is not None:
             self.open.append(bsym)
@@ -315,7 +320,7 @@ class Recorder:
         """Raise a TraceError for the user's line, and keep it in case the program swallows it."""
         source, module = whereabouts(self.modules)
         where = f"{source.file}:{source.line}: " if source else ""
-        self.failure = TraceError(f"{where}{what}{f' (in {module})' if module else ''}; {instead}")
+        self.failure = Untraceable(f"{where}{what}{f' (in {module})' if module else ''}; {instead}")
         raise self.failure
 
     def _call_failed(self, fn: Callable[..., Any], args: Any, kwargs: Any, error: Exception) -> NoReturn:

@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fulgurite.trace.code import unwatched
 from fulgurite.trace.disguise import disguised
 from fulgurite.trace.recorder import DETACH, LIFT, Recorder
 from fulgurite.trace.rules import call_with_rule, rule_for
@@ -56,6 +57,12 @@ class _CallMode(_Mode, TorchFunctionMode):
     """Sees every call that the program makes of a torch function, method or property."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if _may_run_the_users(func, args, kwargs or {}):
+            return self._called(func, args, kwargs)
+        with unwatched():
+            return self._called(func, args, kwargs)
+
+    def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
         recorder = self.recorder
         args, kwargs = recorder.adopt(args), recorder.adopt(kwargs or {})
         if isinstance(func, MethodWrapperType) and func.__name__ != "__get__":
@@ -71,6 +78,12 @@ class _CallMode(_Mode, TorchFunctionMode):
         if recorder.open is not None or torch._C._functorch.peek_interpreter_stack() is not None:
             return func(*args, **kwargs)  # inside of a call, or of torch.func, which shows in what it dispatches
         return recorder.call(func, args, kwargs)
+
+
+def _may_run_the_users(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether a call may run code of the user's: a function that it is given, or hooks."""
+    given = any(callable(arg) and not isinstance(arg, type) for arg in (*args, *kwargs.values()))
+    return given or getattr(func, "__name__", "") in ("backward", "grad")
 
 
 def _check_setter(recorder: Recorder, setter: Any, args: tuple[Any, ...]) -> None:

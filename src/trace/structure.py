@@ -1,6 +1,8 @@
 """Containers of values: taking arguments and results apart, and putting results together again."""
 
+import copy
 import dataclasses
+import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -11,6 +13,13 @@ from fulgurite.ir import is_proxy
 
 Path = tuple[str, ...]
 """How to reach a part: source fragments such as `[0]`, `['key']`, `.field`, applied in order."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Existing:
+    """In a returned structure, an object that was there before the call, by its source."""
+
+    source: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +38,7 @@ def parts_of(value: Any, *, objects: bool = False) -> Parts | None:
     `objects`, also any other object with a `__dict__`, which is rebuilt as a new object of its class.
     """
     kind = type(value)
-    if is_proxy(value):
+    if is_proxy(value) or kind is Existing:
         return None
     if kind is list or (isinstance(value, tuple) and kind is not torch.Size):
         return Parts(_keys(range(len(value))), tuple(value), getattr(kind, "_make", kind))
@@ -38,10 +47,12 @@ def parts_of(value: Any, *, objects: bool = False) -> Parts | None:
         return Parts(_keys(value), tuple(value.values()), lambda items: dict(zip(keys, items)))
     if kind in _pytree.SUPPORTED_NODES and not isinstance(value, (tuple, list)):
         return _registered(value)
+    if isinstance(value, (list, dict)):
+        return _subclassed(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value)]
         return _attributes(value, {name: getattr(value, name) for name in names if hasattr(value, name)})
-    if objects and is_plain_object(value):
+    if objects and is_users_object(value) and not callable(value) and hasattr(value, "__dict__"):
         return _attributes(value, dict(vars(value)))
     return None
 
@@ -57,6 +68,22 @@ def _registered(value: Any) -> Parts:
     return Parts(accessors, tuple(children), lambda items: node.unflatten_fn(list(items), context))
 
 
+def _subclassed(value: Any) -> Parts:
+    """A list or dict of a class of its own: a copy, with its other attributes, is filled anew."""
+    keys = list(value) if isinstance(value, dict) else list(range(len(value)))
+    template = copy.copy(value)
+    for key in keys:
+        template[key] = None
+
+    def rebuild(items: Sequence[Any]) -> Any:
+        made = copy.copy(template)
+        for key, item in zip(keys, items):
+            made[key] = item
+        return made
+
+    return Parts(_keys(keys), tuple(value[key] for key in keys), rebuild)
+
+
 def _attributes(value: Any, fields: dict[str, Any]) -> Parts:
     kind: Any = type(value)
 
@@ -69,11 +96,28 @@ def _attributes(value: Any, fields: dict[str, Any]) -> Parts:
     return Parts(tuple(f".{name}" for name in fields), tuple(fields.values()), rebuild)
 
 
-def is_plain_object(value: Any) -> bool:
+def is_users_object(value: Any) -> bool:
     """Whether a value is an object of a class of the user's, with attributes to look at."""
-    if isinstance(value, (type, torch.Tensor, torch.nn.Module)) or callable(value) or not hasattr(value, "__dict__"):
+    kind = type(value)
+    if isinstance(value, (type, torch.Tensor, torch.nn.Module, types.FunctionType, types.ModuleType)):
         return False
-    return type(value).__module__.split(".")[0] not in ("builtins", "torch", "numpy", "types")
+    if not hasattr(value, "__dict__") and not hasattr(kind, "__slots__"):
+        return False
+    return kind is types.SimpleNamespace or kind.__module__.split(".")[0] not in _NOT_USERS
+
+
+_NOT_USERS = (
+    "builtins",
+    "torch",
+    "numpy",
+    "types",
+    "functools",
+    "contextvars",
+    "random",
+    "threading",
+    "logging",
+    "weakref",
+)
 
 
 def walk(
@@ -92,12 +136,24 @@ def walk(
         yield from walk(child, (*path, accessor), objects=objects, above=(*above, id(value)))
 
 
-def replace_leaves(value: Any, fn: Callable[[Any], Any], *, objects: bool = False) -> Any:
-    """The same structure with `fn` applied to each leaf; a part in which nothing changed is kept as it is."""
+def replace_leaves(
+    value: Any,
+    fn: Callable[[Any], Any],
+    *,
+    objects: bool = False,
+    known: Callable[[Any], str | None] = lambda _: None,
+) -> Any:
+    """The same structure with `fn` applied to each leaf; a part in which nothing changed is kept as it is.
+
+    Containers that are `known` by a source become `Existing`.
+    """
     parts = parts_of(value, objects=objects)
     if parts is None:
         return fn(value)
-    children = [replace_leaves(child, fn, objects=objects) for child in parts.children]
+    source = known(value)
+    if source is not None:
+        return Existing(source)
+    children = [replace_leaves(child, fn, objects=objects, known=known) for child in parts.children]
     if all(new is old for new, old in zip(children, parts.children)) and type(value) not in (list, dict):
         return value
     return parts.rebuild(children)

@@ -115,9 +115,14 @@ class Values:
             generator.set_state(self._random_state)
         torch.random.default_generator = generator
         try:
-            with outside_all_modes(), torch._C.DisableTorchFunction(), torch._C._ForceDispatchKeyGuard(*self._keys):
-                with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
-                    yield
+            with (
+                outside_all_modes(),
+                torch._C.DisableTorchFunction(),
+                torch._C._ForceDispatchKeyGuard(*self._keys),
+                torch._C._AutoDispatchBelowAutograd(),
+                torch._C._DisableAutocast(),
+            ):
+                yield
         finally:
             torch.random.default_generator = stand_in
             self._random_state = generator.get_state()

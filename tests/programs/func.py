@@ -380,8 +380,8 @@ def attribute_of_a_jitted_submodule(run: Run) -> Any:
 
 
 @case("func")
-def decorated_helpers_in_a_jitted_function(run: Run) -> Any:
-    """Helpers that are decorated with `jit`, one with a list and one with an int argument, called in a jitted function."""
+def decorated_helper_in_a_jitted_function(run: Run) -> Any:
+    """A helper decorated with `jit`, with a list and an int argument, called in a jitted function."""
 
     @run.jit
     def mix(parts: list[Tensor], k: int) -> Tensor:
@@ -394,8 +394,7 @@ def decorated_helpers_in_a_jitted_function(run: Run) -> Any:
 
     seen = []
     for k in (1, 2, 1):
-        x = torch.randn(3, requires_grad=True)
-        out = outer(x, k)
+        out = outer(x := torch.randn(3, requires_grad=True), k)
         (out[0] * out[1]).sum().backward()
         seen.append((out, x.grad))
     return seen

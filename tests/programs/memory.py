@@ -6,11 +6,11 @@ import gc
 import weakref
 from typing import Any
 
-import fulgurite as fg
 import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
+import fulgurite as fg
 from programs.case import Run, case
 
 

@@ -131,13 +131,13 @@ def modes_while_another_thread_traces(run: Run) -> Any:
     def slow(x: Tensor) -> Tensor:
         y = x.sin()
         inside.set()
-        done.wait(5)
+        done.wait(1)
         return y * 2
 
     f, seen = run.jit(slow), []
 
     def bystander() -> Any:
-        inside.wait(5)
+        inside.wait(1)
         try:
             a = torch.ones(3).exp()
             return type(a).__name__, a.tolist(), torch.is_grad_enabled(), a.sum().item()
@@ -160,13 +160,13 @@ def other_jitted_function_while_one_traces(run: Run) -> Any:
 
     def slow(x: Tensor) -> Tensor:
         inside.set()
-        done.wait(5)
+        done.wait(1)
         return x * 2
 
     f = run.jit(slow)
 
     def other() -> Any:
-        inside.wait(5)
+        inside.wait(1)
         out = ready(torch.zeros(2))
         done.set()
         return out
@@ -239,12 +239,76 @@ def thread_local_values(run: Run) -> Any:
 
 @case("threads")
 def threads_started_inside(run: Run) -> Any:
-    """Work that the function itself hands to a thread pool gets done, every call."""
+    """Work that the function itself hands to another thread gets done, every call."""
 
     def f(x: Tensor) -> Tensor:
-        with ThreadPoolExecutor(2) as pool:
+        with ThreadPoolExecutor(1) as pool:
             parts = list(pool.map(torch.sin, x.chunk(2)))
         return torch.cat(parts) * 2
 
     jitted = run.jit(f)
     return [jitted(torch.randn(4)) for _ in range(3)]
+
+
+@case("threads")
+def draws_while_another_thread_traces(run: Run) -> Any:
+    """What another thread draws from the default generator during a first call stays drawn."""
+    inside, done = threading.Event(), threading.Event()
+
+    def slow(x: Tensor) -> Tensor:
+        inside.set()
+        done.wait(1)
+        return x * 2
+
+    f = run.jit(slow)
+
+    def draws() -> Tensor:
+        inside.wait(1)
+        try:
+            return torch.rand(3)
+        finally:
+            done.set()
+
+    first = at_once([lambda: f(torch.ones(3)), draws])
+    return first, torch.rand(3), torch.get_rng_state(), f(torch.ones(3))
+
+
+@case("threads")
+def first_backwards_at_once(run: Run) -> Any:
+    """Two first backwards overlap, the earlier one ending first: PyTorch is left as it was."""
+    inside, done = [threading.Event(), threading.Event()], threading.Event()
+
+    class Waits(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, index: int) -> Tensor:
+            ctx.index = index
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+            inside[ctx.index].set()
+            (done if ctx.index else inside[1]).wait(1)
+            return g * 3, None
+
+    def job(index: int) -> Callable[[], Any]:
+        f, x = run.jit(lambda x: Waits.apply(x, index).sin()), torch.ones(3, requires_grad=True)
+
+        def work() -> Any:
+            y = f(x)
+            if index:
+                inside[0].wait(1)
+            y.sum().backward()
+            if not index:
+                done.set()
+            return x.grad
+
+        return work
+
+    function, generator = torch.autograd.Function.__dict__["apply"], torch.random.default_generator
+    try:
+        grads = at_once([job(0), job(1)])
+        left = torch.autograd.Function.__dict__["apply"] is function, torch.random.default_generator is generator
+        return grads, left, torch.get_rng_state(), at_once([job(0), job(1)])
+    finally:
+        torch.autograd.Function.apply = function  # type: ignore[method-assign]
+        torch.random.default_generator = generator

@@ -160,7 +160,7 @@ def early_exit_of_a_deep_model(run: Run) -> Any:
     layers, head = nn.ModuleList(nn.Linear(3, 3) for _ in range(4)), nn.Linear(3, 2)
 
     def f(x: Tensor) -> tuple[Tensor, int]:
-        for depth, layer in enumerate(layers):
+        for depth, layer in enumerate(layers):  # noqa: B007
             x = layer(x).tanh() + x
             logits = head(x)
             if logits.softmax(-1).max() > 0.8:
