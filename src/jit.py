@@ -5,7 +5,6 @@ import functools
 import threading
 import time
 import types
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack  # private: no public question for it
 
-from fulgurite.branches import Diverged, place_of, going_on
+from fulgurite.branches import Diverged, going_on, place_of
 from fulgurite.compile import Compiler, Options, Specialisation, Times, timed
 from fulgurite.executors.base import Executor, get_executor
 from fulgurite.executors.torch_eager import TORCH
@@ -22,8 +21,11 @@ from fulgurite.ir import Trace
 from fulgurite.ir.errors import TraceError, Untraceable
 from fulgurite.ir.printer import add_place
 from fulgurite.ir.trace import Provenance
-from fulgurite.trace.guards import Miss, Prologue, build_prologue, state_guard
+from fulgurite.trace.guards import Prologue, build_prologue, state_guard
+from fulgurite.trace.inputs import definition
+from fulgurite.trace.miss import Miss
 from fulgurite.trace.program import Program, Stage, capture, dense, is_tracing, record_backward
+from fulgurite.trace.source import warn
 from fulgurite.trace.values import Start, Values
 from fulgurite.transforms import open_composites
 from fulgurite.transforms.pipeline import Pass
@@ -121,7 +123,7 @@ class Specialisations:
             if type(error) is type(cause):
                 error.trace = getattr(cause, "trace", None)  # type: ignore[attr-defined]
                 for note in getattr(cause, "__notes__", ()):
-                    error.add_note(note)  # type: ignore[attr-defined]
+                    error.add_note(note)
             raise
         self._failures += 1 if self.entries else MAX_FAILURES // 2
         text = str(cause) if isinstance(cause, Untraceable) else f"{type(cause).__name__}: {cause}"
@@ -201,6 +203,8 @@ class Specialisations:
             run, forward = compiler.compile()
             with timed(self.stats.times, "guards"):
                 prologue = build_prologue(program, args, kwargs, state)
+            if start is None and type(miss := prologue.run(args, kwargs)) is Miss:
+                raise Untraceable(f"{definition(self.fn)}: what it reads changes while it is read: {miss.reason}")
             program.locator.forget()
         except Exception as error:
             values.undo()
@@ -229,7 +233,7 @@ class Specialisations:
     def _warn(self, text: str) -> None:
         if not self._warned:
             self._warned = True
-            warnings.warn(text, stacklevel=6)
+            warn(text)
 
 
 def _runs_under_a_transform() -> bool:

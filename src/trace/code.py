@@ -13,7 +13,7 @@ from typing import Any
 
 from fulgurite.trace.source import is_users
 
-_COMPUTED = {"vars", "__dict__", "asdict", "astuple", "fields", "replace", "copy", "deepcopy"}
+_COMPUTED = {"vars", "__dict__", "asdict", "astuple"}
 """Names by which a program reads attributes that it does not name."""
 
 
@@ -24,7 +24,7 @@ class Facts:
     names: frozenset[str]  # attributes, globals, closure variables, and string constants: config["scale"]
     chains: tuple[tuple[str, ...], ...]  # lookups rooted at a global: ("torch", "nn", "functional", "relu")
     stored: frozenset[str]  # globals that it assigns
-    computed: bool  # whether it may read attributes that it does not name
+    computed: frozenset[str]  # where it may read attributes that it does not name: its variables, the objects may be in
     strings: frozenset[str]
 
 
@@ -35,7 +35,8 @@ def facts(code: types.CodeType) -> Facts:
     strings = {constant for constant in code.co_consts if isinstance(constant, str)}
     instructions = list(dis.get_instructions(code))
     chains, stored = dict.fromkeys(_chains(instructions)), set(_stored(instructions))
-    computed = bool(names & _COMPUTED) or _has_computed_getattr(instructions)
+    is_computed = bool(names & _COMPUTED) or _has_computed_getattr(instructions)
+    computed = {*code.co_varnames, *code.co_freevars, *code.co_names} if is_computed else set()
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             inner = facts(constant)
@@ -44,7 +45,7 @@ def facts(code: types.CodeType) -> Facts:
             stored |= inner.stored
             chains.update(dict.fromkeys(inner.chains))
             computed |= inner.computed
-    return Facts(frozenset(names | strings), tuple(chains), frozenset(stored), computed, frozenset(strings))
+    return Facts(frozenset(names | strings), tuple(chains), frozenset(stored), frozenset(computed), frozenset(strings))
 
 
 def _chains(instructions: list[dis.Instruction]) -> Iterator[tuple[str, ...]]:
@@ -87,7 +88,7 @@ def watching(learn: Callable[[types.CodeType, dict[str, Any]], None]) -> Iterato
     seen: set[types.CodeType] = set()
     before = sys.gettrace()
 
-    def trace(frame: types.FrameType, event: str, arg: Any) -> Any:
+    def trace(frame: types.FrameType, event: Any, arg: Any) -> Any:
         code = frame.f_code
         if code not in seen:
             seen.add(code)

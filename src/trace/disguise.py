@@ -7,8 +7,9 @@ not count.
 
 from __future__ import annotations
 
+import builtins
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from fulgurite.ir import Symbol
 from fulgurite.ir.modes import outside_all_modes
+from fulgurite.ir.tree import leaves
 from fulgurite.trace.opaque import apply_or_keep
 
 if TYPE_CHECKING:
@@ -84,18 +86,37 @@ def _recorded_apply(recorder: Recorder, original: Any) -> Any:
     return classmethod(apply)
 
 
+_PRINT = Symbol("print", print, tags=frozenset({"effect"}))
+
+
+def _recorded_print(recorder: Recorder) -> Callable[..., None]:
+    thread = threading.get_ident()
+
+    def record(*values: Any, **options: Any) -> None:
+        if threading.get_ident() != thread:
+            return _PRINT.fn(*values, **options)
+        tensors = [leaf for leaf in leaves(values) if isinstance(leaf, torch.Tensor)]
+        if any(tensor.requires_grad for tensor in tensors):
+            recorder.refuse("the program prints a tensor with a gradient", "print its detach()")
+        return recorder.note(_PRINT, values, None, options)
+
+    return record
+
+
 @contextmanager
 def disguised(recorder: Recorder) -> Iterator[None]:
-    """Put the stand-ins in place, and leave everything, the real generator's state too, as it was.
+    """Put the stand-ins in place, for this thread's recording, and leave everything as it was.
 
     None of these has a public hook. `torch.random` keeps the generator in a module global that its functions read.
     `torch.nn` asks `has_torch_function` through the module attribute; torch's functions have their own references.
     `autograd.Function.apply` is the one entry to autograd that no mode sees: it must be given the stand-ins of real
     tensors, so that its history is theirs; and the backward of such a function is kept whole where it looks at data.
+    `print` becomes a call of the trace, which prints at each run.
     """
     generator, function, overrides = torch.random.default_generator, torch.autograd.Function, torch.overrides
     node = torch.autograd.function.BackwardCFunction
-    state, apply, apply_node = generator.get_state(), function.__dict__["apply"], node.apply
+    apply, apply_node = function.__dict__["apply"], node.apply
+    builtins.print = _recorded_print(recorder)
     torch.random.default_generator = _RecordedGenerator(recorder, generator)  # type: ignore[assignment]
     overrides.has_torch_function = _has_torch_function
     function.apply = _recorded_apply(recorder, apply)  # type: ignore[method-assign]
@@ -103,8 +124,8 @@ def disguised(recorder: Recorder) -> Iterator[None]:
     try:
         yield
     finally:
+        builtins.print = _PRINT.fn
         node.apply = apply_node  # type: ignore[method-assign]
         function.apply = apply  # type: ignore[method-assign]
         overrides.has_torch_function = _override_query
         torch.random.default_generator = generator
-        generator.set_state(state)

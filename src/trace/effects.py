@@ -32,7 +32,7 @@ class Write:
     set: dict[Any, Any] = field(default_factory=dict)
     deleted: tuple[Any, ...] = ()
     items: tuple[Any, ...] = ()
-    """Of a set, or a cell (none: it is empty); of a sequence the position of an item of before, or a new one in a tuple."""
+    """Of a set, or a cell (none: empty); of a sequence the position of an item of before, or a new one in a tuple."""
 
 
 class Snapshot:
@@ -96,12 +96,12 @@ def _undo(before: _Before, stand_in: Callable[[torch.Tensor], Any]) -> Write | N
     if isinstance(container, (dict, type)):
         return _undo_entries(before, same)
     if isinstance(container, set):
-        now = set(container)
-        if now == old:
+        if container == old:
             return None
+        found = tuple(container)
         container.clear()
         container.update(old)
-        return Write(before.source, "set", items=tuple(now))
+        return Write(before.source, "set", items=found)
     if isinstance(container, types.CellType):
         return _undo_cell(before, same)
     now = list(container)
@@ -114,7 +114,7 @@ def _undo(before: _Before, stand_in: Callable[[torch.Tensor], Any]) -> Write | N
     for i, item in enumerate(old):
         if isinstance(item, torch.Tensor):
             places[id(stand_in(item))] = i
-    items = tuple(places[id(item)] if id(item) in places else (item,) for item in now)
+    items: tuple[Any, ...] = tuple(places.get(id(item), (item,)) for item in now)
     return Write(before.source, "sequence", items=items)
 
 

@@ -8,7 +8,6 @@ import enum
 import itertools
 import math
 import operator
-import re
 import types
 import weakref
 from collections.abc import Callable
@@ -24,22 +23,14 @@ from torch.autograd import forward_ad
 
 from fulgurite.ir.printer import Namespace, compile_source
 from fulgurite.trace import rules
-from fulgurite.trace.inputs import OPERATORS, Same, last_name
+from fulgurite.trace.miss import Miss
 from fulgurite.trace.program import Program
-from fulgurite.trace.source import is_users
+from fulgurite.trace.read_guards import read_guards
 from fulgurite.trace.structure import parts_of
 
 _BY_IDENTITY = (type(None), bool, type(Ellipsis), torch.dtype, torch.layout, torch.memory_format, type, enum.Enum)
 _BY_VALUE = (int, str, bytes, complex, torch.device, torch.Size, range)
-_PASSED = ("__defaults__", "__kwdefaults__", ".args[", ".keywords[")  # arguments that no code names
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-
-
-@dataclass(frozen=True)
-class Miss:
-    """A failed assumption."""
-
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -131,8 +122,7 @@ class _Builder:
             self.require(f"list({local}) == {self.names.bind('keys', list(value))}", f"keys of {source}")
         elif isinstance(value, (list, tuple)):
             self.require(f"len({local}) == {len(value)}", f"length of {source}")
-        accessors = [f"[{self.names.literal(key)}]" for key in value] if isinstance(value, dict) else parts.accessors
-        for accessor, child in zip(accessors, parts.children):
+        for accessor, child in zip(parts.accessors, parts.children):
             self._value(local + accessor, source + accessor, child)
 
     def _tensor(self, expr: str, source: str, value: torch.Tensor) -> None:
@@ -178,66 +168,8 @@ class _Builder:
 
     def reads(self) -> None:
         """Numbers, strings and functions that the program's code can name: globals, closures, defaults, attributes."""
-        for source, value, name in self.program.locator.values:
-            if isinstance(value, types.FunctionType):
-                self._function(source, value, name)
-            elif isinstance(value, OPERATORS):
-                self.require(f"{source} is {self.names.bind('op', value)}", f"{name or source} is the operator it was")
-            elif self._is_read(source):
-                self._read(source, value, name or source)
-        for table, entries in self.program.locator.lookups.items():
-            self._lookups(table, entries)
-
-    def _read(self, source: str, value: Any, name: str) -> None:
-        if isinstance(value, Same):
-            self.require(f"{source} is {value.source}", f"{name} is the object that {value.source} is")
-        elif isinstance(value, (list, set, frozenset, slice)):
-            same = (
-                f"type({source}) is {self.names.bind(type(value).__name__, type(value))} and "
-                if type(value) is not list
-                else ""
-            )
-            self.require(f"{same}{source} == {self.names.bind('value', value)}", f"{name} is {value!r:.40}")
-        else:
-            self._leaf(source, name, value)
-
-    def _lookups(self, table: str, entries: dict[str, Any]) -> None:
-        """What the program looks up in modules that are not the user's: compared all at once, by identity."""
-        if len(entries) == 1:
-            ((key, value),) = entries.items()
-            self.require(f"{table}[{key!r}] is {self.names.bind(key, value)}", f"{key} is what it was")
-            return
-        get = self.names.bind("lookups", operator.itemgetter(*entries))
-        expected = self.names.bind("found", tuple(entries.values()))
-        self.require(f"{get}({table}) == {expected}", f"{', '.join(entries)} are what they were"[:200])
-
-    def _function(self, source: str, value: types.FunctionType, name: str) -> None:
-        function, code = self.names.bind("read", value), self.names.bind("code", value.__code__)
-        same = "" if source in (function, "function") else f"{source} is {function}"
-        if not is_users(value.__code__.co_filename):
-            self.require(same or "True", f"function {name}")
-            return
-        same = f"{same} and " if same else ""
-        self.require(f"{same}{function}.__code__ is {code}", f"function {name}")
-
-    def _is_read(self, source: str) -> bool:
-        locator = self.program.locator
-        if any(part in source for part in _PASSED) or re.search(r"(\.cell_contents(\[\d+\])*|\.get\(.*\))$", source):
-            return True
-        if source.startswith(("len(", "list(")):
-            inner = source[source.index("(") + 1 : -1]
-            if inner in self.given or re.search(r"__dict__\['_\w*hooks", inner):
-                return False  # compared with the arguments and modules
-            if inner.endswith(".__dict__"):
-                inner = inner.removesuffix(".__dict__")
-        else:
-            inner = source
-        name = last_name(inner)
-        if name == "training" or re.search(
-            r"__dict__\['_(parameters|buffers|modules|\w*hooks|\w*backward_hooks)", inner
-        ):
-            return False
-        return locator.reads_all or name in locator.used_names or bool(re.search(r"\.cell_contents(\[\d+\])*$", inner))
+        for line in read_guards(self.program.locator, self.names, self.given, self._leaf):
+            self.lines.append(line)
 
     def _module(self, module: torch.nn.Module, source: str, path: str) -> None:
         name = self.names.bind("m", module)
@@ -304,10 +236,16 @@ class _Builder:
             self.require(f"{pattern}({names}) == {aliasing(*tensors)!r}", "which tensors share memory")
 
     def build(self) -> Prologue:
-        missing = self.names.bind("miss", Miss("arguments, attributes or closure have another structure"))
+        failed = self.names.bind("failed", _failed)
         lines = ["def prologue(args, kwargs):", "    try:", *(f"        {line}" for line in self.lines)]
-        lines.append(f"    except (KeyError, IndexError, AttributeError, TypeError, ValueError): return {missing}")
+        lines.append(
+            f"    except (KeyError, IndexError, AttributeError, TypeError, ValueError) as error: return {failed}(error)"
+        )
         return Prologue("\n".join(lines), compile_source(lines, "prologue", self.names.globals))
+
+
+def _failed(error: Exception) -> Miss:
+    return Miss(f"arguments, attributes or closure have another structure ({type(error).__name__}: {error})")
 
 
 def aliasing(*tensors: torch.Tensor) -> list[tuple[int, ...]]:

@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from fulgurite.ir.printer import Namespace
 from fulgurite.trace.code import facts
 from fulgurite.trace.effects import Snapshot
-from fulgurite.trace.source import is_users
+from fulgurite.trace.source import is_library, is_users
 from fulgurite.trace.structure import is_users_object
 
 _LIMIT = 50_000
@@ -55,14 +55,16 @@ class Locator:
         self.values: list[tuple[str, Any, str]] = []
         self.lookups: dict[str, dict[str, Any]] = {}  # by the name that a namespace of PyTorch's or so is bound to
         self.used_names: set[str] = set()
-        self.reads_all = False  # whether the program reads attributes that it does not name
+        self.owners: dict[str, type] = {}  # of an attribute's source, the class of the object
+        self.all_of: set[str] = set()  # names of variables of whose objects the program may read anything
+        self.all_of_classes: set[type] = set()
         self.snapshot = Snapshot()
         self.generators: list[Any] = []
         self.clocks: list[tuple[dict[str, Any], str]] = []
         self.on_generator: Callable[[Any], None] = self.generators.append
         self.on_clock: Callable[[dict[str, Any], str], None] = lambda holder, key: self.clocks.append((holder, key))
         self._tensors: dict[int, tuple[str, str]] = {}
-        self._methods: dict[types.CodeType, list[tuple[str, Any, str]]] = {}
+        self._functions: dict[types.CodeType, list[tuple[str, Any, str, type | None]]] = {}
         self._seen: dict[int, Any] = {}
         root = namespace.bind("module" if isinstance(fn, torch.nn.Module) else "function", fn)
         self._search([(fn, root, ""), *arguments])
@@ -79,7 +81,9 @@ class Locator:
         """Let go of all objects: what was traced must not keep them alive."""
         self.snapshot = Snapshot()
         self.values, self.lookups = [], {}
-        for table in (self.modules, self._tensors, self._methods, self._seen):
+        self.owners = {}
+        self.all_of_classes = set()
+        for table in (self.modules, self._tensors, self._functions, self._seen):
             table.clear()
         self.on_generator, self.on_clock = self.generators.append, lambda holder, key: None
         self.generators.clear()
@@ -88,9 +92,12 @@ class Locator:
         """This code of the user's is about to run: what it names counts as read."""
         known = facts(code)
         self.used_names.update(known.names)
-        self.reads_all |= known.computed
-        self.values.extend(self._methods.pop(code, ()))
-        self._search([*self._globals(code, table), *self._environment(known.strings, code, table)])
+        self.all_of.update(known.computed)
+        running = self._functions.pop(code, ())
+        if known.computed:
+            self.all_of_classes.update(kind for _, _, _, kind in running if kind is not None)
+        functions = [place for source, fn, name, _ in running for place in self._running(source, fn, name)]
+        self._search([*functions, *self._globals(code, table), *self._environment(known.strings, code)])
 
     def _search(self, roots: list[Place]) -> None:
         """Walk everything below the roots once, nearest first."""
@@ -136,6 +143,7 @@ class Locator:
         skip = ("_parameters", "_buffers", "_modules")
         for key, value in vars(module).items():
             if key not in skip:
+                self.owners[f"{bound}.__dict__[{key!r}]"] = type(module)
                 yield value, f"{bound}.__dict__[{key!r}]", prefix + key
 
     def _below(self, value: Any, source: str, name: str) -> Iterator[Place]:
@@ -163,8 +171,6 @@ class Locator:
             self.on_generator(value)
         elif isinstance(value, type):
             yield from self._below_class(value, source)
-        elif isinstance(value, types.ModuleType):
-            yield from self._below_namespace(value)
         elif is_users_object(value):
             yield from self._below_object(value, source, name)
         elif isinstance(getattr(value, "__wrapped__", None), Callable):  # type: ignore[arg-type]
@@ -193,6 +199,7 @@ class Locator:
             self.snapshot.add(attributes, f"{source}.__dict__")
             self.values.append((f"len({source}.__dict__)", len(attributes), f"attributes of {name}"))
             for key, item in attributes.items():
+                self.owners[f"{source}.{key}"] = type(value)
                 yield item, f"{source}.{key}", f"{name}.{key}" if name else key
         for kind in type(value).__mro__:
             for key in (slots,) if isinstance(slots := vars(kind).get("__slots__", ()), str) else slots:
@@ -200,27 +207,39 @@ class Locator:
                     yield getattr(value, key), f"{source}.{key}", f"{name}.{key}" if name else key
 
     def _below_function(self, fn: types.FunctionType, source: str) -> Iterator[Place]:
-        for key, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ()):
-            bound = self.namespace.bind(f"cell_{key}", cell)
-            self.snapshot.add(cell, bound)
-            try:
-                yield cell.cell_contents, f"{bound}.cell_contents", key
-            except ValueError:  # not assigned yet
-                continue
-        self.values.append((source, fn, fn.__name__))
-        if not is_users(fn.__code__.co_filename):
-            yield getattr(fn, "__wrapped__", None), f"{source}.__wrapped__", ""
+        """A function counts when it runs, one that is not the user's at once."""
+        if is_users(fn.__code__.co_filename):
+            self._functions.setdefault(fn.__code__, []).append((source, fn, fn.__name__, None))
             return
-        yield from self._globals(fn.__code__, fn.__globals__)
-        for part in ("__defaults__", "__kwdefaults__"):
-            yield getattr(fn, part), f"{source}.{part}", ""
+        self.values.append((source, fn, fn.__name__))
+        yield from self._cells(fn)
+        if hasattr(fn, "__wrapped__"):
+            yield fn.__wrapped__, f"{source}.__wrapped__", ""
+
+    def _running(self, source: str, fn: types.FunctionType, name: str) -> Iterator[Place]:
+        self.values.append((source, fn, name))
+        yield from self._cells(fn)
+        for i, value in enumerate(fn.__defaults__ or ()):
+            if not isinstance(value, SIMPLE):
+                yield value, f"{source}.__defaults__[{i}]", ""
+        if fn.__kwdefaults__:
+            yield fn.__kwdefaults__, f"{source}.__kwdefaults__", ""
         self.snapshot.add(vars(fn), f"{source}.__dict__")
         for key, value in vars(fn).items():
             yield value, f"{source}.{key}", key
 
+    def _cells(self, fn: types.FunctionType) -> Iterator[Place]:
+        for key, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ()):
+            if key != "__class__":
+                bound = self.namespace.bind(f"cell_{key}", cell)
+                self.snapshot.add(cell, bound)
+                value = _contents(cell)
+                if not (isinstance(value, SIMPLE) and is_library(fn.__code__.co_filename)):
+                    yield value, f"{bound}.cell_contents", key
+
     def _below_class(self, kind: type, source: str) -> Iterator[Place]:
         """What a class of the user's and its bases hold; a method counts when it runs."""
-        if not _is_users_class(kind):
+        if not _is_users_class(kind) or issubclass(kind, enum.Enum):
             return
         bound = self.namespace.bind(f"C_{kind.__name__}", kind)
         self.snapshot.add(kind, bound)
@@ -229,22 +248,9 @@ class Locator:
             part, fn = _function_in(item)
             here = f"{bound}.{key}{part}"
             if fn is not None:
-                self._methods.setdefault(fn.__code__, []).append((here, fn, key))
-                for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ()):
-                    if name != "__class__":
-                        self.snapshot.add(cell, cell_name := self.namespace.bind(f"cell_{name}", cell))
-                        yield _contents(cell), f"{cell_name}.cell_contents", name
+                self._functions.setdefault(fn.__code__, []).append((here, fn, key, kind))
             elif not key.startswith("__") and not isinstance(item, _DESCRIPTORS):
                 yield item, f"{bound}.{key}", key
-
-    def _below_namespace(self, module: types.ModuleType) -> Iterator[Place]:
-        """Tensors, modules and simple values of the user's Python modules; functions count when they are looked up."""
-        if not is_users(getattr(module, "__file__", None) or "<frozen"):
-            return
-        table = self.namespace.bind(f"ns_{module.__name__}", vars(module))
-        for key, item in list(vars(module).items()):
-            if isinstance(item, (torch.Tensor, torch.nn.Module, list, dict, *SIMPLE)) and not key.startswith("__"):
-                yield item, f"{table}[{key!r}]", key
 
     def _globals(self, code: types.CodeType, table: dict[str, Any]) -> Iterator[Place]:
         """What code looks up in its globals, and from there in modules and classes."""
@@ -265,9 +271,9 @@ class Locator:
                 self.on_clock(table, first)
             yield value, f"{bound}[{first!r}]", first
             return
-        self.lookups.setdefault(bound, {})[first] = value
+        if not is_library(table.get("__file__") or "<unknown>"):
+            self.lookups.setdefault(bound, {})[first] = value
         for key in rest:
-            yield value, "", ""  # a module itself is followed, not guarded
             holder = vars(value)
             if key not in holder:
                 return
@@ -281,7 +287,7 @@ class Locator:
                 yield value, f"{name}[{key!r}]", key
                 return
 
-    def _environment(self, strings: frozenset[str], code: types.CodeType, table: dict[str, Any]) -> Iterator[Place]:
+    def _environment(self, strings: frozenset[str], code: types.CodeType) -> Iterator[Place]:
         """Environment variables: those that the code can name, where it looks at the environment at all."""
         if not {"environ", "getenv"} & set(code.co_names):
             return
@@ -345,7 +351,8 @@ def code_of(fn: Any) -> Any:
 
 def last_name(source: str) -> str:
     """The attribute, key or variable that a source ends in."""
-    return (re.findall(r"[A-Za-z_]\w*", source) or [""])[-1]
+    key = re.search(r"\['([^']*)'\](\[\d+\])*$", source)
+    return key[1] if key else (re.findall(r"[A-Za-z_]\w*", source) or [""])[-1]
 
 
 def definition(fn: Any) -> str:

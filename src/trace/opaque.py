@@ -7,6 +7,7 @@ raises is raised when backward is called, as in eager.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +32,10 @@ class _Context(FunctionCtx):
 def apply_or_keep(recorder: Recorder, apply: Callable[..., Any]) -> Callable[..., Any]:
     """`apply` of autograd's Python nodes, with the call kept whole where it can't be recorded."""
 
+    thread = threading.get_ident()
+
     def recorded_apply(node: Any, *cotangents: Any) -> Any:
-        if not recorder.backward_phase:
+        if not recorder.backward_phase or threading.get_ident() != thread:
             return apply(node, *cotangents)
         if recorder.entered is not None and node not in recorder.entered:
             return (None,) * len(node.needs_input_grad)

@@ -19,7 +19,7 @@ from fulgurite.trace.effects import Write
 from fulgurite.trace.inputs import SIMPLE, Locator, argument_names, can_follow, definition
 from fulgurite.trace.recorder import AutogradState, Recorder
 from fulgurite.trace.recording import recording
-from fulgurite.trace.structure import Existing, parts_of, replace_leaves, walk
+from fulgurite.trace.structure import KEYS, Existing, parts_of, replace_leaves, walk
 from fulgurite.trace.unguarded import watching_state
 from fulgurite.trace.values import Values
 
@@ -75,6 +75,7 @@ def capture(
     """Run `fn` once on fake tensors that stand for the real ones, and keep what it did; TraceError if that can't be."""
     namespace = Namespace({}, ("prologue", "args", "kwargs"), short=True)
     leaves = list(_argument_leaves(fn, args, kwargs))
+    namespace.globals.update(KEYS)
     locator = Locator(fn, namespace, [leaf for leaf in leaves if not isinstance(leaf[0], torch.Tensor)])
     modules = {key: path for key, (_, _, path) in locator.modules.items()}
     recorder = Recorder(locator, modules, values or Values())

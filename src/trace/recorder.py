@@ -1,7 +1,7 @@
 """The recorder: builds the calls of a trace from what the recording modes see."""
 
 import weakref
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import MethodWrapperType
@@ -271,10 +271,10 @@ class Recorder:
         self._append(_FRESH, (value,), {}, self._output(out))
         return out
 
-    def note(self, symbol: Symbol, args: tuple[Any, ...], output: Any) -> None:
+    def note(self, symbol: Symbol, args: tuple[Any, ...], output: Any, kwargs: Mapping[str, Any] | None = None) -> None:
         """Record a call that does not reach the dispatcher."""
         with torch._C.DisableTorchFunction():
-            self._append(symbol, self.proxies(args), {}, map_leaves(self._output, output))
+            self._append(symbol, self.proxies(args), dict(kwargs or {}), map_leaves(self._output, output))
 
     def _output(self, leaf: Any) -> Any:
         return self.define(leaf) if isinstance(leaf, torch.Tensor) else leaf

@@ -5,6 +5,7 @@ of them makes, and a `FakeTensorMode` below that gives metadata without data. Au
 does, so whatever depends on it behaves as in eager.
 """
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import MethodWrapperType
@@ -19,6 +20,9 @@ from fulgurite.trace.code import unwatched
 from fulgurite.trace.disguise import disguised
 from fulgurite.trace.recorder import DETACH, LIFT, Recorder
 from fulgurite.trace.rules import call_with_rule, rule_for
+
+_one_at_a_time = threading.RLock()
+"""Held while a thread records: what `disguised` puts in place is global."""
 
 _SHALLOW = {"prim", "profiler"}
 
@@ -64,6 +68,12 @@ class _CallMode(_Mode, TorchFunctionMode):
 
     def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
         recorder = self.recorder
+        if func is _FORMAT and args[0].dim() == 0:
+            return format(args[0].item(), *args[1:])  # the method itself does so for plain tensors only
+        if func is _TEXT or func is _FORMAT:
+            recorder.refuse(
+                "the program makes text of a tensor's data", "format its .item(), or do it outside of fg.jit"
+            )
         args, kwargs = recorder.adopt(args), recorder.adopt(kwargs or {})
         if isinstance(func, MethodWrapperType) and func.__name__ != "__get__":
             _check_setter(recorder, func, args)
@@ -78,6 +88,9 @@ class _CallMode(_Mode, TorchFunctionMode):
         if recorder.open is not None or torch._C._functorch.peek_interpreter_stack() is not None:
             return func(*args, **kwargs)  # inside of a call, or of torch.func, which shows in what it dispatches
         return recorder.call(func, args, kwargs)
+
+
+_TEXT, _FORMAT = torch.Tensor.__repr__, torch.Tensor.__format__
 
 
 def _may_run_the_users(func: Any, args: Any, kwargs: Any) -> bool:
@@ -97,7 +110,7 @@ def _check_setter(recorder: Recorder, setter: Any, args: tuple[Any, ...]) -> Non
 def recording(recorder: Recorder) -> Iterator[None]:
     """Run the block under the recorder's modes; everything global is afterwards as it was."""
     try:
-        with disguised(recorder), recorder.fake_mode, _OpMode(recorder), _CallMode(recorder):
+        with _one_at_a_time, disguised(recorder), recorder.fake_mode, _OpMode(recorder), _CallMode(recorder):
             yield
     except Exception as error:
         if getattr(error, "trace", None) is None:

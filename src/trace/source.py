@@ -4,6 +4,7 @@ import contextlib
 import functools
 import os
 import sys
+import warnings
 from collections.abc import Mapping
 from types import FrameType
 
@@ -22,6 +23,20 @@ def is_users(file: str) -> bool:
     """Whether a code object's file is neither PyTorch's, nor ours, nor the standard library's."""
     stdlib = file.startswith(_STDLIB) and "-packages" not in file
     return not (file.startswith((_PACKAGE, _TORCH, "<frozen", "<fulgurite")) or stdlib)
+
+
+@functools.cache
+def is_library(file: str) -> bool:
+    """Whether a file belongs to an installed package: code that is not expected to change while it is used."""
+    return "-packages" in file or not is_users(file)
+
+
+def warn(text: str) -> None:
+    """Warn at the innermost line that is neither ours nor PyTorch's."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((_PACKAGE, _TORCH)):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)
 
 
 def whereabouts(modules: Mapping[int, str]) -> tuple[Source | None, str]:

@@ -57,8 +57,22 @@ def parts_of(value: Any, *, objects: bool = False) -> Parts | None:
     return None
 
 
+KEYS: dict[str, Any] = {}
+"""Keys of dicts that have no literal form, by the names that accessors call them."""
+
+_named: dict[Any, str] = {}
+
+
 def _keys(value: Iterable[Any]) -> tuple[str, ...]:
-    return tuple(f"[{key!r}]" for key in value)
+    return tuple(f"[{_source_of(key)}]" for key in value)
+
+
+def _source_of(key: Any) -> str:
+    if type(key) in (str, int, bool, bytes, type(None)):
+        return repr(key)
+    name = _named.setdefault(key, f"key_{len(_named)}")
+    KEYS[name] = key
+    return name
 
 
 def _registered(value: Any) -> Parts:
@@ -107,6 +121,7 @@ def is_users_object(value: Any) -> bool:
 
 
 _NOT_USERS = (
+    "fulgurite",
     "builtins",
     "torch",
     "numpy",

@@ -60,7 +60,7 @@ class _Watch:
         for generator, before in self._generators:
             if _state_of(generator) != before:
                 self.found.append(f"the program draws from a random generator of {type(generator).__module__}")
-        for undo in self._undo:
+        for undo in reversed(self._undo):
             undo()
 
 
@@ -73,7 +73,7 @@ def watching_state(locator: Locator) -> Iterator[None]:
     """
     watch = _Watch()
     numpy_generator = numpy.random.mtrand._rand  # private: the RandomState behind numpy.random's functions
-    for generator in (random._inst, numpy_generator):  # type: ignore[attr-defined]  # private: behind random's functions
+    for generator in (random._inst, numpy_generator):  # private: behind random's functions
         watch.generator(generator)
     locator.on_generator, locator.on_clock = watch.generator, watch.clock
     for known in locator.generators:
