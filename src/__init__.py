@@ -13,9 +13,10 @@ from fulgurite.custom_op import deregister_custom_op, register_custom_op
 from fulgurite.executors.base import Executor, FusionExecutor, OperatorExecutor, get_executor, register_executor
 from fulgurite.ir import BoundSymbol, NumberProxy, Symbol, TensorProxy, Trace, symbol_of
 from fulgurite.ir.errors import InvalidTrace, TraceError
-from fulgurite.jit import Stages, Stats, last_trace, make_trace, stats, traces
+from fulgurite.jit import Stages, assert_max_traces, last_trace, make_trace, stats, traces
 from fulgurite.jit import jit as jit
 from fulgurite.opcheck import Check, OpReport, opcheck
+from fulgurite.specialisations import Stats
 from fulgurite.trace.rules import register_augmented_forward, register_backward
 
 __version__ = "0.1.0"
@@ -45,6 +46,7 @@ __all__ = [
     "TensorProxy",
     "Trace",
     "TraceError",
+    "assert_max_traces",
     "deregister_custom_op",
     "draw",
     "get_executor",

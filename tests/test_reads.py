@@ -98,15 +98,34 @@ def test_closure_and_defaults() -> None:
     assert torch.equal(jitted(x), scaled(x))
 
 
-def test_written_list_argument_is_refused() -> None:
+def test_a_list_argument_is_written() -> None:
     def appends(items: list[Tensor]) -> Tensor:
         items.append(items[0] * 2)
         return items[0]
 
-    items = [torch.ones(1)]
-    with pytest.raises(fg.TraceError, match="list or dict argument"):
-        fg.jit(appends)(items)
-    assert len(items) == 1
+    jitted = fg.jit(appends)
+    for value in (1.0, 2.0):
+        items = [torch.full((1,), value)]
+        jitted(items)
+        assert [type(item) for item in items] == [Tensor, Tensor]
+        assert items[1].item() == 2 * value
+    fg.assert_max_traces(jitted, 1)
+
+
+def test_assert_max_traces() -> None:
+    jitted = fg.jit(lambda x, n: x * n)
+    for n in range(3):
+        jitted(torch.ones(1), n)
+    with pytest.raises(AssertionError, match="traced 3 times"):
+        fg.assert_max_traces(jitted, 2)
+
+
+def test_log_of_retraces(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("FULGURITE_LOG", "retrace")
+    jitted = fg.jit(lambda x, n: x * n)
+    for n in range(2):
+        jitted(torch.ones(1), n)
+    assert capsys.readouterr().err.count("traced again") == 1
 
 
 def test_a_forward_that_is_no_plain_function() -> None:
