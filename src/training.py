@@ -160,7 +160,8 @@ def autograd_function(pair: Pair, dirty: Sequence[int] = ()) -> Callable[..., tu
             run = pair.backward(given, create_graph)
             if torch._C._is_any_autocast_enabled():
                 run = without_autocast(run)
-            return (None, *run(*ctx.saved_tensors, *(c for c in cotangents if c is not None)))
+            saved = ctx.saved_tensors if pair.saved else ()  # where nothing was saved, backward may run again
+            return (None, *run(*saved, *(c for c in cotangents if c is not None)))
 
     apply: Callable[..., tuple[Any, ...]] = Compiled.apply
     return apply
