@@ -222,7 +222,12 @@ def _log_retrace(name: str, before: int, reasons: list[str]) -> None:
 
 
 def _runs_under_a_transform() -> bool:
-    """Whether something outside interprets the call (a trace, torch.func, forward-mode AD): it sees the original."""
+    """Whether something outside interprets the call (a trace, torch.func, forward-mode AD): it sees the original.
+
+    So does anomaly mode, which looks at the result of every call of the program's own backward.
+    """
     if is_tracing() or forward_ad._current_level >= 0 or _get_current_dispatch_mode_stack():
+        return True
+    if torch.is_anomaly_enabled():
         return True
     return torch._C._functorch.peek_interpreter_stack() is not None  # private: torch.func has no public question

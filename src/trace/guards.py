@@ -86,9 +86,11 @@ class _Builder:
         self.require(f"{inference}() is {torch.is_inference_mode_enabled()}", "inference mode changed")
         modes = self.names.bind("function_modes", torch._C._len_torch_function_stack)
         dual = self.names.bind("forward_ad", forward_ad)
+        anomaly = self.names.bind("is_anomaly_enabled", torch.is_anomaly_enabled)
         table = self.names.bind("rules", rules)
         self.require(f"{modes}() == {torch._C._len_torch_function_stack()}", "active torch function modes changed")
         self.require(f"{dual}._current_level < 0", "forward-mode AD is active")
+        self.require(f"not {anomaly}()", "anomaly mode is on")
         self.require(f"{table}.changes == {rules.changes}", "a gradient rule was registered")
         ops = {call.symbol.fn for call in self.program.trace.flat() if "custom" in call.symbol.tags}
         for op in sorted(ops, key=str):

@@ -332,9 +332,10 @@ class Recorder:
             meta.probe(fn, args, kwargs)
         except Exception as eager_error:
             self._refuse_broken_promises()
-            if hasattr(eager_error, "add_note"):
-                eager_error.add_note(self._note_of(name, args, kwargs))
-            raise eager_error from (None if str(eager_error) == str(error) else error)
+            shown = error if _is_about_a_view(error, args) else eager_error  # a probe has no views
+            if hasattr(shown, "add_note"):
+                shown.add_note(self._note_of(name, args, kwargs))
+            raise shown from (None if str(shown) == str(error) else error)
         if type(error).__module__.startswith("torch._subclasses") or not _reached_dispatcher(error):
             self.refuse(
                 f"{name} needs real data or memory, which is not there while tracing ({type(error).__name__}: {error})",
@@ -377,6 +378,12 @@ class Recorder:
 def _takes_undefined(op: torch._ops.OpOverload, args: Any) -> bool:
     """Whether autograd hands an undefined tensor to an op, which makes undefined ones of it."""
     return any(value is None and type(arg.type) is torch.TensorType for value, arg in zip(args, op._schema.arguments))
+
+
+def _is_about_a_view(error: Exception, args: Any) -> bool:
+    """Whether autograd itself refuses a call that may be writing a view."""
+    views = any(isinstance(leaf, torch.Tensor) and leaf._is_view() for leaf in leaves(args))
+    return views and type(error) is RuntimeError and not _reached_dispatcher(error)
 
 
 def _reached_dispatcher(error: Exception) -> bool:

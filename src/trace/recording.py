@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fulgurite.ir.modes import outside_autograd_hooks
 from fulgurite.trace.code import unwatched
 from fulgurite.trace.disguise import disguised
 from fulgurite.trace.recorder import DETACH, LIFT, Recorder
@@ -101,6 +102,8 @@ def _may_run_the_users(func: Any, args: Any, kwargs: Any) -> bool:
 
 def _check_setter(recorder: Recorder, setter: Any, args: tuple[Any, ...]) -> None:
     attribute = getattr(setter.__self__, "__name__", "")
+    if attribute == "_backward_hooks":  # autograd itself moves them when `mark_dirty` hands an input's history on
+        return
     is_input = any(item.fake is args[0] for item in recorder.inputs)
     if attribute == "data" or is_input:
         recorder.refuse(f"the program assigns .{attribute} of a tensor", "do that outside of fg.jit")
@@ -110,7 +113,14 @@ def _check_setter(recorder: Recorder, setter: Any, args: tuple[Any, ...]) -> Non
 def recording(recorder: Recorder) -> Iterator[None]:
     """Run the block under the recorder's modes; everything global is afterwards as it was."""
     try:
-        with _one_at_a_time, disguised(recorder), recorder.fake_mode, _OpMode(recorder), _CallMode(recorder):
+        with (
+            _one_at_a_time,
+            outside_autograd_hooks(),
+            disguised(recorder),
+            recorder.fake_mode,
+            _OpMode(recorder),
+            _CallMode(recorder),
+        ):
             yield
     except Exception as error:
         if getattr(error, "trace", None) is None:

@@ -1,0 +1,120 @@
+"""What surrounds a call or its backward: anomaly mode, checkpoints, second backwards, hooks for saved tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from programs.case import Run, case
+
+
+def leaf(*shape: int) -> Tensor:
+    return torch.randn(*shape, requires_grad=True)
+
+
+@case("autograd")
+def anomaly_mode_around_the_backward_only(run: Run) -> Any:
+    """Anomaly mode on in backward, for a cotangent of the usual layout and for one of another."""
+    f, seen = run.jit(lambda x: (x.exp() * x).t()), []
+    for transposed in (False, True):
+        x = leaf(2, 3)
+        y = f(x)
+        with torch.autograd.set_detect_anomaly(True):
+            y.backward(torch.ones(2, 3).t() if transposed else torch.ones(3, 2))
+        seen.append((y, x.grad, torch.is_anomaly_enabled()))
+    return seen
+
+
+@case("autograd")
+def anomaly_mode_names_the_function(run: Run) -> Any:
+    """A NaN that no gradient shows raises all the same, with the name of the function that made it."""
+    f, seen = run.jit(lambda x: torch.where(x > 0, x.sqrt() * 2, x)), []
+    for on in (False, True, False):
+        x = torch.tensor([-1.0, 0.0, 4.0], requires_grad=True)
+        with torch.autograd.set_detect_anomaly(on):
+            seen.append((run.caught(f(x).sum().backward), x.grad))
+    return seen
+
+
+@case("autograd")
+def second_backward_where_something_was_saved(run: Run) -> Any:
+    """The error of a second backward, and none where views and sums are all that the program does."""
+    f = run.jit(lambda x: x.sin().sum())
+    g, seen = run.jit(lambda x: x[1:].view(-1).sum() + x.sum()), []
+    for _ in range(2):
+        x, y = leaf(3), leaf(3)
+        a, b = f(x), g(y)
+        a.backward()
+        b.backward()
+        seen.append((run.caught(a.backward), run.caught(b.backward), x.grad, y.grad))
+    return seen
+
+
+@case("autograd")
+def checkpoint_around_a_part_that_is_jitted(run: Run) -> Any:
+    """A checkpoint around a function that calls a jitted one among others, without an early stop too."""
+    inner = run.jit(lambda x, w: (x @ w).tanh().exp())
+    seen = []
+    for early_stop in (True, False, True):
+        x, w = leaf(2, 3), leaf(3, 3)
+        with torch.utils.checkpoint.set_checkpoint_early_stop(early_stop):
+            y = checkpoint(lambda x, w: inner(x.sin(), w).cos() * x, x, w, use_reentrant=False)
+            y.sum().backward()
+        seen.append((y, x.grad, w.grad))
+    return seen
+
+
+@case("autograd")
+def counting_what_is_saved(run: Run) -> Any:
+    """Hooks for saved tensors around the first call see no stand-ins."""
+    f, kinds = run.jit(lambda x: x.sin().exp().sum()), set()
+
+    def pack(t: Tensor) -> Tensor:
+        kinds.add(type(t).__name__)
+        return t
+
+    for _ in range(2):
+        x = leaf(3)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            y = f(x)
+        y.backward()
+    return sorted(kinds)
+
+
+@case("autograd")
+def mark_dirty_on_one_of_two_inputs(run: Run) -> Any:
+    """A module whose function writes a non-leaf input in place, with a parameter beside it."""
+
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+            ctx.mark_dirty(x)
+            ctx.save_for_backward(w, x.clone())
+            return x.mul_(w)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            w, x = ctx.saved_tensors
+            return g * w, g * x
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return Scaled.apply(x, self.w).sin()
+
+    net = Net()
+    jitted, seen = run.jit(net), []
+    for _ in range(2):
+        net.zero_grad()
+        x = leaf(3)
+        h = x * 2
+        y = jitted(h)
+        (y.sum() + h.sum()).backward()
+        seen.append((y, h, x.grad, net.w.grad))
+    return seen
