@@ -212,6 +212,10 @@ class _Builder:
             if item.source not in self.sources:
                 self.sources[item.source] = self.local(item.source, f"  # {item.proxy.name}")
         self._metadata([(item.real, self.sources[item.source]) for item in inputs])
+        for item in inputs:
+            if item.proxy.storage in self.program.recorder.placed:
+                offset, name = item.proxy.offset, self.sources[item.source]
+                self.require(f"{name}.storage_offset() == {offset}", f"storage offset of {item.source} is {offset}")
         self.lines.append(f"return ({''.join(self.sources[item.source] + ', ' for item in inputs)})")
 
     def _metadata(self, inputs: list[tuple[torch.Tensor, str]]) -> None:

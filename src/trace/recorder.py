@@ -1,5 +1,6 @@
 """The recorder: builds the calls of a trace from what the recording modes see."""
 
+import functools
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
@@ -83,6 +84,7 @@ class Recorder:
         self.active_rules: set[str] = set()
         self.tensors: dict[str, torch.Tensor] = {}
         self.autocast = False
+        self.placed: set[int] = set()  # storages in which the place of a tensor matters, since the program asks for it
         self._names: set[str] = set()
         self._count = 0
         self._proxies: dict[int, tuple[torch.Tensor, TensorProxy]] = {}
@@ -195,6 +197,8 @@ class Recorder:
         named = None if isinstance(fn, MethodWrapperType) else (self.proxies(args), self.proxies(kwargs))
         self.autocast |= torch._C._is_any_autocast_enabled()
         self.detaching = fn == _GET_DATA
+        if fn is torch.Tensor.storage_offset:
+            self.placed.add(self.proxy(args[0]).storage)
         subs = self.open = list[BoundSymbol]()
         try:
             out = fn(*args, **kwargs)
@@ -216,6 +220,8 @@ class Recorder:
         if self.backward_phase and _takes_undefined(op, args):
             count = len(op._schema.returns)
             return (None,) * count if count > 1 else None
+        if _takes_offset(op):
+            self.placed.add(self.proxy(args[0]).storage)
         named = self.proxies((args, kwargs)) if "mutates" in symbol_of(op).tags else None
         stops = op is DETACH and args[0].requires_grad
         try:
@@ -384,6 +390,12 @@ def _is_about_a_view(error: Exception, args: Any) -> bool:
     """Whether autograd itself refuses a call that may be writing a view."""
     views = any(isinstance(leaf, torch.Tensor) and leaf._is_view() for leaf in leaves(args))
     return views and type(error) is RuntimeError and not _reached_dispatcher(error)
+
+
+@functools.cache
+def _takes_offset(op: torch._ops.OpOverload) -> bool:
+    """Whether an argument says where in the memory of the first one a view starts."""
+    return any(argument.name == "storage_offset" for argument in op._schema.arguments)
 
 
 def _reached_dispatcher(error: Exception) -> bool:
