@@ -271,4 +271,8 @@ def _float_test(expr: str, value: float) -> str:
 def _sparse_test(real: torch.Tensor) -> Callable[[Any], bool]:
     metadata = operator.attrgetter("__class__", "layout", "dtype", "shape", "device", "requires_grad")
     wanted = metadata(real)
-    return lambda tensor: bool(metadata(tensor) == wanted)
+    if real.layout is not torch.sparse_coo:
+        return lambda tensor: bool(metadata(tensor) == wanted)
+    form = operator.methodcaller("is_coalesced"), operator.methodcaller("sparse_dim")
+    known = [ask(real) for ask in form]
+    return lambda tensor: bool(metadata(tensor) == wanted and [ask(tensor) for ask in form] == known)

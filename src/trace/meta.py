@@ -17,6 +17,16 @@ from fulgurite.ir.tree import leaves, map_leaves
 
 NEEDS_DATA = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
 
+_ENTRIES = frozenset(
+    getattr(torch.ops.aten, name).default
+    for name in ("_nnz", "is_coalesced", "_indices", "_values", "indices", "values")
+)
+_QUANTISED = frozenset({torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4})
+
+
+class Unsupported(TraceError):
+    """PyTorch's fake tensors can't stand for a tensor of this kind."""
+
 
 class FakeKernelError(TraceError):
     """A custom op's fake kernel does not tell the truth."""
@@ -46,9 +56,12 @@ def infer(op: torch._ops.OpOverload, args: Any, kwargs: Any, mode: FakeTensorMod
 
     Raises:
         one of NEEDS_DATA: they depend on data.
+        Unsupported: an argument or output is of a kind that has no stand-in.
         FakeKernelError: a custom op's fake kernel fails where the op does not.
         Exception: what eager raises for these arguments.
     """
+    if any(leaf in _QUANTISED for leaf in leaves((args, kwargs)) if type(leaf) is torch.dtype):
+        raise Unsupported("a quantised tensor")
     try:
         return op(*args, **kwargs)
     except NEEDS_DATA:
@@ -79,5 +92,35 @@ def _say_once(op: torch._ops.OpOverload) -> None:
 
 
 def fake(leaf: Any, mode: FakeTensorMode) -> Any:
-    """The stand-in of a real tensor; anything else as it is."""
-    return mode.from_tensor(leaf, static_shapes=True) if isinstance(leaf, torch.Tensor) else leaf
+    """The stand-in of a real tensor; anything else as it is.
+
+    Raises:
+        Unsupported: there are none for its kind.
+    """
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    if leaf.is_quantized or leaf.is_nested:
+        raise Unsupported("a quantised tensor" if leaf.is_quantized else "a nested tensor")
+    if leaf.layout is torch.sparse_coo and leaf.requires_grad:
+        raise Unsupported("a sparse tensor that requires grad")
+    if leaf.layout is torch.strided and leaf._is_view() and leaf._base.layout is not torch.strided:  # type: ignore
+        with mode:  # the converter would want the base too
+            return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device)
+    return mode.from_tensor(leaf, static_shapes=True)
+
+
+def takes_undefined(op: torch._ops.OpOverload, args: Any) -> bool:
+    """Whether autograd hands an undefined tensor to an op, which makes undefined ones of it."""
+    return any(value is None and type(arg.type) is torch.TensorType for value, arg in zip(args, op._schema.arguments))
+
+
+@functools.cache
+def takes_offset(op: torch._ops.OpOverload) -> bool:
+    """Whether an argument says where in the memory of the first one a view starts."""
+    return any(argument.name == "storage_offset" for argument in op._schema.arguments)
+
+
+def asks_for_entries(op: torch._ops.OpOverload, args: Any) -> bool:
+    """Whether a call asks a sparse tensor for its entries: a stand-in has none."""
+    sparse = bool(args) and isinstance(args[0], torch.Tensor) and args[0].layout is torch.sparse_coo
+    return sparse and op in _ENTRIES

@@ -16,8 +16,9 @@ from fulgurite.ir.errors import Untraceable
 from fulgurite.ir.printer import Namespace
 from fulgurite.trace.code import watching
 from fulgurite.trace.effects import Write
+from fulgurite.trace.input_state import AutogradState
 from fulgurite.trace.inputs import SIMPLE, Locator, argument_names, can_follow, definition
-from fulgurite.trace.recorder import AutogradState, Recorder
+from fulgurite.trace.recorder import Recorder
 from fulgurite.trace.recording import recording
 from fulgurite.trace.structure import KEYS, Existing, parts_of, replace_leaves, walk
 from fulgurite.trace.unguarded import watching_state

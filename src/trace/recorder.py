@@ -1,10 +1,9 @@
 """The recorder: builds the calls of a trace from what the recording modes see."""
 
-import functools
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MethodWrapperType
 from typing import Any, NoReturn
 
@@ -19,6 +18,7 @@ from fulgurite.ir.printer import identifier
 from fulgurite.ir.promise import broken_promise
 from fulgurite.ir.tree import leaves, map_leaves
 from fulgurite.trace import meta
+from fulgurite.trace.input_state import AutogradState, Input
 from fulgurite.trace.source import whereabouts
 from fulgurite.trace.values import Values
 
@@ -26,33 +26,6 @@ DETACH = torch.ops.aten.detach.default
 _GET_DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 LIFT = torch.ops.aten.lift_fresh.default
 _FRESH = symbol_of(torch.ops.aten.lift_fresh_copy.default)
-
-
-@dataclass(frozen=True)
-class AutogradState:
-    """What a program may change about a tensor besides its data."""
-
-    edge: Any
-    grad: Any
-    requires_grad: bool
-    leaf: bool
-
-    @staticmethod
-    def of(fake: torch.Tensor) -> "AutogradState":
-        has_edge = fake.requires_grad and not torch.is_inference_mode_enabled()
-        edge = torch.autograd.graph.get_gradient_edge(fake) if has_edge else None
-        return AutogradState(edge, fake.grad if fake.is_leaf else None, fake.requires_grad, fake.is_leaf)
-
-
-@dataclass(frozen=True)
-class Input:
-    """A tensor that a trace reads: the real one, its stand-in, its proxy, and the source that gives it at a call."""
-
-    proxy: TensorProxy
-    fake: torch.Tensor
-    real: torch.Tensor
-    source: str
-    before: AutogradState
 
 
 class Recorder:
@@ -99,12 +72,18 @@ class Recorder:
         if known is not None:
             return known
         with outside_all_modes(), torch._C.DisableTorchFunction():
-            fake = real if isinstance(real, FakeTensor) else self.fake_mode.from_tensor(real, static_shapes=True)
+            fake = real if isinstance(real, FakeTensor) else self._fake(real)
             before = AutogradState.of(fake)
         proxy = self.define_as(fake, self.unique_name(name))
         self._fakes[id(real)] = (weakref.ref(real), fake)
         self.inputs.append(Input(proxy, fake, real, source, before))
         return fake
+
+    def _fake(self, real: torch.Tensor) -> Any:
+        try:
+            return meta.fake(real, self.fake_mode)
+        except meta.Unsupported as kind:
+            self.refuse(f"the program works on {kind}, which can't be traced", "leave this part outside of fg.jit")
 
     def unique_name(self, hint: str) -> str:
         """A name that no other value of the trace has."""
@@ -217,17 +196,21 @@ class Recorder:
 
     def op(self, op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
         """Run a dispatcher call and record it."""
-        if self.backward_phase and _takes_undefined(op, args):
+        if self.backward_phase and meta.takes_undefined(op, args):
             count = len(op._schema.returns)
             return (None,) * count if count > 1 else None
-        if _takes_offset(op):
+        if meta.takes_offset(op):
             self.placed.add(self.proxy(args[0]).storage)
+        if meta.asks_for_entries(op, args):
+            return self._look_at(op, args, kwargs)
         named = self.proxies((args, kwargs)) if "mutates" in symbol_of(op).tags else None
         stops = op is DETACH and args[0].requires_grad
         try:
             out = meta.infer(op, args, kwargs, self.fake_mode)
         except meta.NEEDS_DATA:
             return self._look_at(op, args, kwargs)
+        except meta.Unsupported as kind:
+            self.refuse(f"the program works on {kind}, which can't be traced", "leave this part outside of fg.jit")
         except meta.FakeKernelError as error:
             source, _ = whereabouts(self.modules)
             where = f"{source.file}:{source.line}: " if source else ""
@@ -251,6 +234,8 @@ class Recorder:
                 "keep the value in a tensor (torch.where instead of if), or leave this part outside of fg.jit",
             )
         out = map_leaves(lambda leaf: meta.fake(leaf, self.fake_mode), result)
+        if "view" in symbol_of(op).tags and isinstance(out, torch.Tensor):
+            self._storages[out.untyped_storage()._cdata] = named_args[0].storage
         output = map_leaves(self._named_output, out)
         self._append(symbol_of(op), named_args, named_kwargs, output, tags={"data"})
         looked_at = [(p, leaf) for p, leaf in zip(leaves(output), leaves(out)) if is_proxy(p)]
@@ -381,21 +366,10 @@ class Recorder:
         return Trace(name, tuple(item.proxy for item in self.inputs), tuple(self.calls), output, dict(self.constants))
 
 
-def _takes_undefined(op: torch._ops.OpOverload, args: Any) -> bool:
-    """Whether autograd hands an undefined tensor to an op, which makes undefined ones of it."""
-    return any(value is None and type(arg.type) is torch.TensorType for value, arg in zip(args, op._schema.arguments))
-
-
 def _is_about_a_view(error: Exception, args: Any) -> bool:
     """Whether autograd itself refuses a call that may be writing a view."""
     views = any(isinstance(leaf, torch.Tensor) and leaf._is_view() for leaf in leaves(args))
     return views and type(error) is RuntimeError and not _reached_dispatcher(error)
-
-
-@functools.cache
-def _takes_offset(op: torch._ops.OpOverload) -> bool:
-    """Whether an argument says where in the memory of the first one a view starts."""
-    return any(argument.name == "storage_offset" for argument in op._schema.arguments)
 
 
 def _reached_dispatcher(error: Exception) -> bool:
