@@ -17,6 +17,7 @@ from fulgurite.executors.grad_mode import without_grad_inside
 from fulgurite.ir import BoundSymbol, Trace
 from fulgurite.ir.printer import Namespace, compile_source, compile_trace
 from fulgurite.ir.trace import Provenance
+from fulgurite.trace import settings
 from fulgurite.trace.guards import Prologue
 from fulgurite.trace.program import Cotangents, Program, Stage, dense, record_backward
 from fulgurite.training import Pair, Plan, autograd_function, plan_outputs, without_autocast
@@ -91,8 +92,13 @@ class Compiler:
             body = _below_autograd(body)
         if program.writes or returns_existing(program):
             self.epilogue = epilogue(program, names)
-            return body, stages
-        return rebuilding(program, body, names), stages
+        else:
+            body = rebuilding(program, body, names)
+        if settings.are_changed(program.trace.bound_symbols):
+            body = settings.keeping_settings(body)
+        if program.leaves_grad_mode is not None:
+            body = settings.leaving_grad_mode(body, program.leaves_grad_mode)
+        return body, stages
 
     def _inference(self, names: list[str]) -> tuple[Callable[..., Any], list[Trace]]:
         program, recorded = self.program, self.program.trace

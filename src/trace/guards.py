@@ -22,7 +22,7 @@ from torch._C._dynamo.guards import GlobalStateGuard, TensorGuards
 from torch.autograd import forward_ad
 
 from fulgurite.ir.printer import Namespace, compile_source
-from fulgurite.trace import rules
+from fulgurite.trace import rules, settings
 from fulgurite.trace.miss import Miss
 from fulgurite.trace.program import Program
 from fulgurite.trace.read_guards import read_guards
@@ -92,6 +92,9 @@ class _Builder:
         self.require(f"{dual}._current_level < 0", "forward-mode AD is active")
         self.require(f"not {anomaly}()", "anomaly mode is on")
         self.require(f"{table}.changes == {rules.changes}", "a gradient rule was registered")
+        for setting, value in settings.deciding(self.program.trace.bound_symbols):
+            get = self.names.bind(setting.get.__name__, setting.get)
+            self.require(f"{get}() == {value!r}", f"{setting.name} was not called")
         ops = {call.symbol.fn for call in self.program.trace.flat() if "custom" in call.symbol.tags}
         for op in sorted(ops, key=str):
             check, name = self.names.bind("formula_of", rules.formula_of), self.names.bind("op", op)

@@ -14,12 +14,14 @@ from torch.autograd.graph import GradientEdge
 from fulgurite.ir import BoundSymbol, TensorProxy, Trace
 from fulgurite.ir.errors import Untraceable
 from fulgurite.ir.printer import Namespace
+from fulgurite.trace import settings
 from fulgurite.trace.code import watching
 from fulgurite.trace.effects import Write
 from fulgurite.trace.input_state import AutogradState
 from fulgurite.trace.inputs import SIMPLE, Locator, argument_names, can_follow, definition
 from fulgurite.trace.recorder import Recorder
 from fulgurite.trace.recording import recording
+from fulgurite.trace.settings import GlobalModes
 from fulgurite.trace.structure import KEYS, Existing, parts_of, replace_leaves, walk
 from fulgurite.trace.unguarded import watching_state
 from fulgurite.trace.values import Values
@@ -45,6 +47,7 @@ class Program:
     locator: Locator
     namespace: Namespace  # the names that sources use
     writes: list[Write]  # to Python containers that it can reach; the values are structures like `result`
+    leaves_grad_mode: bool | None = None  # what the program sets the caller's grad mode to
 
     @property
     def needs_grad(self) -> bool:
@@ -87,17 +90,24 @@ def capture(
     _remember_containers(locator, "args", args, fake_args)
     _remember_containers(locator, "kwargs", kwargs, fake_kwargs)
     _active.depth = getattr(_active, "depth", 0) + 1
-    writes: list[Write] = []
+    modes = GlobalModes()
     try:
         with watching_state(locator), watching(locator.learn), recording(recorder):
             returned = fn(*fake_args, **fake_kwargs)
             result, outputs = _result(recorder, locator, returned)
             writes = locator.snapshot.restore(recorder.stand_in)
             writes = [_described(recorder, locator, write, outputs) for write in writes]
+            settings.note_changes(recorder)
+        grad_mode = modes.restore()
+    except BaseException:
+        modes.restore()
+        raise
     finally:
         _active.depth -= 1
         locator.snapshot.restore(recorder.stand_in)
-    return _program(recorder, (result, outputs), locator, namespace, writes)
+    if not modes.unchanged():
+        recorder.refuse("the program leaves torch's global state changed", "change it outside of fg.jit")
+    return _program(recorder, (result, outputs), locator, namespace, writes, grad_mode)
 
 
 def _remember_containers(locator: Locator, source: str, real: Any, fake: Any) -> None:
@@ -173,7 +183,7 @@ def _program(recorder: Recorder, result: Any, locator: Locator, namespace: Names
         if now.requires_grad and now.edge != state.edge:
             written.append(item.proxy.name)
     trace = recorder.trace("computation", readable(structure))
-    return Program(trace, recorder, structure, outputs, edges, written, locator, namespace, writes)
+    return Program(trace, recorder, structure, outputs, edges, written, locator, namespace, writes, grad_mode)
 
 
 def readable(structure: Any) -> Any:

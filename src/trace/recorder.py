@@ -17,7 +17,7 @@ from fulgurite.ir.modes import outside_all_modes
 from fulgurite.ir.printer import identifier
 from fulgurite.ir.promise import broken_promise
 from fulgurite.ir.tree import leaves, map_leaves
-from fulgurite.trace import meta
+from fulgurite.trace import meta, settings
 from fulgurite.trace.input_state import AutogradState, Input
 from fulgurite.trace.source import whereabouts
 from fulgurite.trace.values import Values
@@ -57,6 +57,7 @@ class Recorder:
         self.active_rules: set[str] = set()
         self.tensors: dict[str, torch.Tensor] = {}
         self.autocast = False
+        self.settings = settings.current()
         self.placed: set[int] = set()  # storages in which the place of a tensor matters, since the program asks for it
         self._names: set[str] = set()
         self._count = 0
@@ -173,6 +174,7 @@ class Recorder:
 
     def call(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run a call of the program and record it with the dispatcher calls that it makes."""
+        settings.note_changes(self)
         named = None if isinstance(fn, MethodWrapperType) else (self.proxies(args), self.proxies(kwargs))
         self.autocast |= torch._C._is_any_autocast_enabled()
         self.detaching = fn == _GET_DATA

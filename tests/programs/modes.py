@@ -361,3 +361,23 @@ def first_call_under_no_grad(run: Run) -> Any:
     with torch.no_grad():
         seen.append(jitted(torch.randn(4, 3)))
     return seen, model.state_dict()
+
+
+@case("modes")
+def settings_that_the_program_leaves_changed(run: Run) -> Any:
+    """Default dtype and determinism that a function sets for good are set at every call."""
+
+    def f(x: Tensor) -> Tensor:
+        torch.set_default_dtype(torch.float64)
+        torch.use_deterministic_algorithms(True)
+        return x + torch.ones(2)
+
+    jitted, seen = run.jit(f), []
+    for _ in range(3):
+        try:
+            y = jitted(torch.ones(2, requires_grad=True))
+            seen.append((y, torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()))
+        finally:
+            torch.set_default_dtype(torch.float32)
+            torch.use_deterministic_algorithms(False)
+    return seen
