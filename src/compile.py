@@ -96,6 +96,8 @@ class Compiler:
             body = rebuilding(program, body, names)
         if settings.are_changed(program.trace.bound_symbols):
             body = settings.keeping_settings(body)
+        if program.in_inference:
+            body = torch.inference_mode()(body)
         if program.leaves_grad_mode is not None:
             body = settings.leaving_grad_mode(body, program.leaves_grad_mode)
         return body, stages

@@ -19,8 +19,8 @@ class AutogradState:
 
     @staticmethod
     def of(fake: torch.Tensor) -> "AutogradState":
-        has_edge = fake.requires_grad and not torch.is_inference_mode_enabled()
-        edge = torch.autograd.graph.get_gradient_edge(fake) if has_edge else None
+        with torch.inference_mode(False):  # where a tensor has no edge
+            edge = torch.autograd.graph.get_gradient_edge(fake) if fake.requires_grad else None
         return AutogradState(edge, fake.grad if fake.is_leaf else None, fake.requires_grad, fake.is_leaf)
 
 

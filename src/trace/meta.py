@@ -45,10 +45,11 @@ def probe(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 def _zeros(leaf: Any) -> Any:
     if not isinstance(leaf, FakeTensor):
         return leaf
-    if leaf.layout is not torch.strided:
-        return torch.zeros(leaf.shape, dtype=leaf.dtype, device=leaf.fake_device, layout=leaf.layout)
-    real = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.fake_device)
-    return real.zero_().requires_grad_(leaf.requires_grad)
+    with torch.inference_mode(leaf.is_inference()):
+        if leaf.layout is not torch.strided:
+            return torch.zeros(leaf.shape, dtype=leaf.dtype, device=leaf.fake_device, layout=leaf.layout)
+        real = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.fake_device)
+        return real.zero_().requires_grad_(leaf.requires_grad)
 
 
 def infer(op: torch._ops.OpOverload, args: Any, kwargs: Any, mode: FakeTensorMode) -> Any:

@@ -47,6 +47,7 @@ class Program:
     locator: Locator
     namespace: Namespace  # the names that sources use
     writes: list[Write]  # to Python containers that it can reach; the values are structures like `result`
+    in_inference: bool = False  # whether all of it runs in inference mode, which it enters itself
     leaves_grad_mode: bool | None = None  # what the program sets the caller's grad mode to
 
     @property
@@ -107,7 +108,9 @@ def capture(
         locator.snapshot.restore(recorder.stand_in)
     if not modes.unchanged():
         recorder.refuse("the program leaves torch's global state changed", "change it outside of fg.jit")
-    return _program(recorder, (result, outputs), locator, namespace, writes, grad_mode)
+    in_inference = settings.take_inference_mode(recorder)
+    program = _program(recorder, (result, outputs), locator, namespace, writes)
+    return replace(program, leaves_grad_mode=grad_mode, in_inference=in_inference)
 
 
 def _remember_containers(locator: Locator, source: str, real: Any, fake: Any) -> None:
@@ -183,7 +186,7 @@ def _program(recorder: Recorder, result: Any, locator: Locator, namespace: Names
         if now.requires_grad and now.edge != state.edge:
             written.append(item.proxy.name)
     trace = recorder.trace("computation", readable(structure))
-    return Program(trace, recorder, structure, outputs, edges, written, locator, namespace, writes, grad_mode)
+    return Program(trace, recorder, structure, outputs, edges, written, locator, namespace, writes)
 
 
 def readable(structure: Any) -> Any:

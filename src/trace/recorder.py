@@ -72,7 +72,7 @@ class Recorder:
         known = self.stand_in(real)
         if known is not None:
             return known
-        with outside_all_modes(), torch._C.DisableTorchFunction():
+        with outside_all_modes(), torch._C.DisableTorchFunction(), torch.inference_mode(real.is_inference()):
             fake = real if isinstance(real, FakeTensor) else self._fake(real)
             before = AutogradState.of(fake)
         proxy = self.define_as(fake, self.unique_name(name))

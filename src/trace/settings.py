@@ -9,6 +9,7 @@ what was recorded, and only what a program leaves behind is set at each call.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ import torch
 from torch._C._dynamo.guards import GlobalStateGuard
 
 from fulgurite.ir import BoundSymbol, Symbol
+from fulgurite.ir.assumption import ASSUME
 
 if TYPE_CHECKING:
     from fulgurite.trace.recorder import Recorder
@@ -47,9 +49,26 @@ def _set_determinism(value: tuple[bool, bool]) -> None:
     torch.use_deterministic_algorithms(value[0], warn_only=value[1])
 
 
+_inference = threading.local()
+
+
+def _set_inference_mode(enabled: bool) -> None:
+    """Private: the guard behind `torch.inference_mode`, which as a context can't be two calls of a trace."""
+    if torch.is_inference_mode_enabled() == enabled:
+        return
+    held = getattr(_inference, "guards", None) or []
+    if held:
+        held.pop()
+    else:
+        held.append(torch._C._InferenceMode(enabled))
+    _inference.guards = held
+
+
+_INFERENCE = Setting("set_inference_mode", torch.is_inference_mode_enabled, _set_inference_mode)
 _cuda, _mha = torch.backends.cuda, torch.backends.mha
 _ATTENTION = ("attention", "transformer")
 SETTINGS = (
+    _INFERENCE,
     Setting("torch.set_default_dtype", torch.get_default_dtype, torch.set_default_dtype),
     Setting("set_determinism", _determinism, _set_determinism),
     Setting(
@@ -128,6 +147,24 @@ def _names(bsym: BoundSymbol) -> Iterator[str]:
     yield bsym.symbol.name
     for sub in bsym.subsymbols:
         yield from _names(sub)
+
+
+def take_inference_mode(recorder: Recorder) -> bool:
+    """Whether all of a program runs in inference mode, as a decorator has it; then the calls that set it go."""
+    places = [i for i, bsym in enumerate(recorder.calls) if bsym.symbol == _INFERENCE.symbol]
+    if not places:
+        return False
+    if len(places) == 2 and not any(
+        bsym.subsymbols for bsym in (*recorder.calls[: places[0]], *recorder.calls[places[1] :])
+    ):
+        enabled: bool = recorder.calls[places[0]].args[0]
+        del recorder.calls[places[1]], recorder.calls[places[0]]
+        return enabled
+    if any(bsym.symbol is ASSUME for bsym in recorder.calls):
+        recorder.refuse(
+            "the program looks at its data and switches inference mode in between", "use torch.no_grad inside of it"
+        )
+    return False
 
 
 def are_changed(calls: Sequence[BoundSymbol]) -> bool:

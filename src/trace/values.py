@@ -119,6 +119,7 @@ class Values:
                 outside_all_modes(),
                 torch._C.DisableTorchFunction(),
                 torch._C._ForceDispatchKeyGuard(*self._keys),
+                torch.inference_mode(torch.is_inference_mode_enabled()),
                 torch._C._AutoDispatchBelowAutograd(),
                 torch._C._DisableAutocast(),
             ):
