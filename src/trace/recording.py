@@ -5,6 +5,7 @@ of them makes, and a `FakeTensorMode` below that gives metadata without data. Au
 does, so whatever depends on it behaves as in eager.
 """
 
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from types import MethodWrapperType
 from typing import Any
 
 import torch
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -109,12 +111,31 @@ def _check_setter(recorder: Recorder, setter: Any, args: tuple[Any, ...]) -> Non
         recorder.refuse(f"the program assigns .{attribute} of a tensor", "do that outside of fg.jit")
 
 
+_fake_log = logging.getLogger(fake_tensor.__name__)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep torch's fake kernels from logging that they failed: the program raises what eager does, or is refused."""
+    thread = threading.get_ident()
+
+    def not_ours(record: logging.LogRecord) -> bool:
+        return record.thread != thread
+
+    _fake_log.addFilter(not_ours)
+    try:
+        yield
+    finally:
+        _fake_log.removeFilter(not_ours)
+
+
 @contextmanager
 def recording(recorder: Recorder) -> Iterator[None]:
     """Run the block under the recorder's modes; everything global is afterwards as it was."""
     try:
         with (
             _one_at_a_time,
+            _quiet(),
             outside_autograd_hooks(),
             disguised(recorder),
             recorder.fake_mode,
