@@ -103,6 +103,9 @@ def capture(
     except BaseException:
         modes.restore()
         raise
+    except Exception:
+        recorder.values.catch_up(recorder)
+        raise
     finally:
         _active.depth -= 1
         locator.snapshot.restore(recorder.stand_in)

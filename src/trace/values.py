@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from fulgurite.ir import BoundSymbol, is_proxy
 from fulgurite.ir.modes import outside_all_modes
 from fulgurite.ir.tree import leaves, map_leaves
+from fulgurite.trace import settings
 
 if TYPE_CHECKING:
     from fulgurite.trace.recorder import Recorder
@@ -47,6 +48,8 @@ class Values:
         self._known = deque(self._results)
         self._done = 0  # how many dispatcher calls are behind
         self._random_state: torch.Tensor | None = None
+        self._settings = settings.current()
+        self._inference = torch.is_inference_mode_enabled()
         self._keys = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
         self._storages: dict[int, tuple[Any, Any]] = {}
         self._generators: list[tuple[torch.Generator, torch.Tensor]] = []
@@ -59,14 +62,8 @@ class Values:
         """
         if self._known:
             return self._known.popleft()
-        for item in recorder.inputs:
-            if isinstance(item.real, FakeTensor):
-                raise LookupError(item.proxy.name)
-            self._env.setdefault(item.proxy.name, item.real)
-        calls = recorder.flat_calls()[self._done :]
         with self._really(recorder):
-            for call in calls:
-                self._run(recorder, call)
+            self._run_recorded(recorder)
             found = op(*self._real(args), **self._real(kwargs))
         self._results.append(found)
         return found
@@ -74,13 +71,42 @@ class Values:
     def passed(self, recorder: Recorder, output: Any, result: Any) -> None:
         """The call that was looked at is recorded now, with this output."""
         self._env.update(_bindings(output, result))
-        self._done = len(recorder.flat_calls())
+        self._done, self._settings = len(recorder.flat_calls()), settings.current()
 
     def start(self) -> Start | None:
         """Where the call that was traced has come to; None for its beginning."""
         if self._random_state is not None:
             torch.default_generator.set_state(self._random_state)
         return Start(self._results, self._env) if self._results else None
+
+    def catch_up(self, recorder: Recorder) -> None:
+        """Run all that was recorded, for good: the program raises now, and what it did before stays, as in eager."""
+        if self._known or any(isinstance(item.real, FakeTensor) for item in recorder.inputs):
+            return
+        with self._really(recorder):
+            self._run_recorded(recorder)
+        torch.default_generator.set_state(self._random_state)
+        self._storages.clear()
+        self._generators.clear()
+
+    def _with_settings(self) -> Iterator[None]:
+        program = settings.current()
+        settings.restore(self._settings)
+        try:
+            yield
+        finally:
+            self._settings = settings.current()
+            settings.restore(program)
+
+    def _run_recorded(self, recorder: Recorder) -> None:
+        for item in recorder.inputs:
+            if isinstance(item.real, FakeTensor):
+                raise LookupError(item.proxy.name)
+            self._env.setdefault(item.proxy.name, item.real)
+        calls = recorder.flat_calls()
+        for call in calls[self._done :]:
+            self._run(recorder, call)
+        self._done = len(calls)
 
     def undo(self) -> None:
         """Put back the data that was written and the generators that were drawn from."""
@@ -105,7 +131,7 @@ class Values:
 
     @contextmanager
     def _really(self, recorder: Recorder) -> Iterator[None]:
-        """Out of the recording, below autograd and autocast, with the generator where the last run left it.
+        """Out of the recording, below autograd and autocast, with generator and settings as the last run left them.
 
         Private: nothing public clears the dispatcher's state of this thread.
         """
@@ -119,11 +145,11 @@ class Values:
                 outside_all_modes(),
                 torch._C.DisableTorchFunction(),
                 torch._C._ForceDispatchKeyGuard(*self._keys),
-                torch.inference_mode(torch.is_inference_mode_enabled()),
+                torch.inference_mode(self._inference),
                 torch._C._AutoDispatchBelowAutograd(),
                 torch._C._DisableAutocast(),
             ):
-                yield
+                yield from self._with_settings()
         finally:
             torch.random.default_generator = stand_in
             self._random_state = generator.get_state()

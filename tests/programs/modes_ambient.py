@@ -259,3 +259,21 @@ def matmul_precision_between_calls(run: Run) -> Any:
     finally:
         torch.set_float32_matmul_precision("highest")
     return seen
+
+
+@case("modes")
+def an_error_inside_of_changed_settings(run: Run) -> Any:
+    """What a function wrote before it raised stays, and the settings are what its blocks put back."""
+
+    def f(x: Tensor, n: Tensor) -> Tensor:
+        with torch.inference_mode():
+            n.add_(x.sum())
+            if x.dim() == 1:
+                raise ValueError("one-dimensional")
+        return x * 2
+
+    jitted, n, seen = run.jit(f), torch.zeros(()), []
+    for shape in ((3,), (1, 3), (3,), (1, 3)):
+        result = run.caught(jitted, torch.ones(shape), n)
+        seen.append((result, n.clone(), torch.is_inference_mode_enabled(), torch.is_grad_enabled()))
+    return seen
