@@ -25,7 +25,7 @@ from fulgurite.ir.printer import Namespace, compile_source
 from fulgurite.trace import rules, settings
 from fulgurite.trace.miss import Miss
 from fulgurite.trace.program import Program
-from fulgurite.trace.read_guards import read_guards
+from fulgurite.trace.read_guards import read_guards, same_values
 from fulgurite.trace.structure import parts_of
 
 _BY_IDENTITY = (type(None), bool, type(Ellipsis), torch.dtype, torch.layout, torch.memory_format, type, enum.Enum)
@@ -124,7 +124,10 @@ class _Builder:
         kind = self.names.bind(type(value).__name__, type(value))
         self.require(f"type({local}) is {kind}", f"type of {source}")
         if isinstance(value, dict):
-            self.require(f"list({local}) == {self.names.bind('keys', list(value))}", f"keys of {source}")
+            keys = self.names.bind("keys", list(value))
+            typed = f"{self.names.bind('same_values', same_values)}(list({local}), {keys})"
+            plain = all(type(key) is str for key in value)
+            self.require(f"list({local}) == {keys}" if plain else typed, f"keys of {source}")
         elif isinstance(value, (list, tuple)):
             self.require(f"len({local}) == {len(value)}", f"length of {source}")
         for accessor, child in zip(parts.accessors, parts.children):

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import GradientEdge
 
 from fulgurite.ir import BoundSymbol, TensorProxy, Trace
-from fulgurite.ir.errors import Untraceable
+from fulgurite.ir.errors import TraceError, Untraceable
 from fulgurite.ir.printer import Namespace
 from fulgurite.trace import settings
 from fulgurite.trace.code import watching
@@ -100,11 +100,10 @@ def capture(
             writes = [_described(recorder, locator, write, outputs) for write in writes]
             settings.note_changes(recorder)
         grad_mode = modes.restore()
-    except BaseException:
+    except BaseException as error:
         modes.restore()
-        raise
-    except Exception:
-        recorder.values.catch_up(recorder)
+        if isinstance(error, Exception) and not isinstance(error, TraceError):
+            recorder.values.catch_up(recorder)
         raise
     finally:
         _active.depth -= 1

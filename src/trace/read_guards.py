@@ -105,15 +105,16 @@ def _line(holder: str, is_attribute: bool, group: _Group, names: Namespace) -> s
     else:
         found = f"{names.bind('get', getter)}({holder})"
     expected = names.bind("expected", tuple(group.values))
-    same, identical = names.bind("same", _same), names.bind("is_", operator.is_)
+    same, identical = names.bind("same", same_values), names.bind("is_", operator.is_)
     changed, labels = names.bind("changed", _changed), names.bind("labels", tuple(group.labels))
     comment = f"  # {', '.join(group.labels)}".replace("\n", " ")[:120]
     condition = f"all(map({identical}, found := {found}, {expected})) or {same}(found, {expected})"
     return f"if not ({condition}): return {changed}(found, {expected}, {labels}){comment}"
 
 
-def _same(found: Sequence[Any], expected: Sequence[Any]) -> bool:
-    return all(map(_equal, found, expected))
+def same_values(found: Sequence[Any], expected: Sequence[Any]) -> bool:
+    """Whether values are equal one by one, types included."""
+    return len(found) == len(expected) and all(map(_equal, found, expected))
 
 
 def _equal(found: Any, expected: Any) -> bool:

@@ -46,6 +46,7 @@ class Values:
         self._env: dict[str, Any] = dict(start.values) if start else {}
         self._results: list[Any] = list(start.results) if start else []
         self._known = deque(self._results)
+        self._goes_on = start is not None
         self._done = 0  # how many dispatcher calls are behind
         self._random_state: torch.Tensor | None = None
         self._settings = settings.current()
@@ -80,8 +81,11 @@ class Values:
         return Start(self._results, self._env) if self._results else None
 
     def catch_up(self, recorder: Recorder) -> None:
-        """Run all that was recorded, for good: the program raises now, and what it did before stays, as in eager."""
-        if self._known or any(isinstance(item.real, FakeTensor) for item in recorder.inputs):
+        """Run what was recorded of a call that goes on from another path: the program raises, and that stays done.
+
+        (A call that begins with this recording runs in eager instead.)
+        """
+        if self._known or not self._goes_on:
             return
         with self._really(recorder):
             self._run_recorded(recorder)
