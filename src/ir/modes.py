@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -16,9 +17,10 @@ def outside_autograd_hooks() -> Iterator[None]:
 
     Private: the public context for saved tensors can only add hooks.
     """
-    hooks = []
-    while (top := torch._C._autograd._top_saved_tensors_default_hooks(False)) is not None:
-        hooks.append(top)
+    hooks: list[Any] = []
+    top: Any = torch._C._autograd._top_saved_tensors_default_hooks  # its stub leaves out that it may give None
+    while (found := top(False)) is not None:
+        hooks.append(found)
         torch._C._autograd._pop_saved_tensors_default_hooks()
     try:
         with torch.autograd.set_detect_anomaly(False):

@@ -89,7 +89,8 @@ class Values:
             return
         with self._really(recorder):
             self._run_recorded(recorder)
-        torch.default_generator.set_state(self._random_state)
+        if self._random_state is not None:
+            torch.default_generator.set_state(self._random_state)
         self._storages.clear()
         self._generators.clear()
 
