@@ -12,7 +12,7 @@ from typing import Any
 from fulgurite.custom_op import deregister_custom_op, register_custom_op
 from fulgurite.executors.base import Executor, FusionExecutor, OperatorExecutor, get_executor, register_executor
 from fulgurite.ir import BoundSymbol, NumberProxy, Symbol, TensorProxy, Trace, symbol_of
-from fulgurite.ir.errors import InvalidTrace, TraceError
+from fulgurite.ir.errors import DiffersFromEager, InvalidTrace, TraceError
 from fulgurite.jit import Stages, assert_max_traces, last_trace, make_trace, stats, traces
 from fulgurite.jit import jit as jit
 from fulgurite.opcheck import Check, OpReport, opcheck
@@ -34,6 +34,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "BoundSymbol",
     "Check",
+    "DiffersFromEager",
     "Executor",
     "FusionExecutor",
     "InvalidTrace",

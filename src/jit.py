@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from fulgurite.checking import CheckedSpecialisations
 from fulgurite.compile import Options
 from fulgurite.executors.base import Executor, get_executor
 from fulgurite.executors.torch_eager import TORCH
@@ -55,7 +56,7 @@ class JittedFunction(_Jitted):
 
     def __init__(self, fn: Callable[..., Any], options: Options) -> None:
         functools.update_wrapper(self, fn, updated=())
-        self._specialisations = Specialisations(fn, options)
+        self._specialisations = _made(fn, options)
 
     def __getattr__(self, name: str) -> Any:
         if name == "_specialisations":  # not there yet
@@ -96,13 +97,17 @@ def _jitted_class(kind: type) -> type:
     return type(kind.__name__, (JittedModule, kind), body)
 
 
+def _made(fn: Any, options: Options) -> Specialisations:
+    return (CheckedSpecialisations if options.check else Specialisations)(fn, options)
+
+
 def _jit_again(fn: Any, options: Options) -> Any:
     if not isinstance(fn, torch.nn.Module):
         return JittedFunction(fn, options)
     kind: Any = type(fn)
     jitted: Any = object.__new__(_jitted_class(kind))
     jitted.__dict__ = fn.__dict__
-    JittedModule._specialisations.__set__(jitted, Specialisations(fn, options))  # type: ignore[attr-defined]
+    JittedModule._specialisations.__set__(jitted, _made(fn, options))  # type: ignore[attr-defined]
     return jitted
 
 
@@ -121,8 +126,9 @@ def jit(
         executors: in order of priority; `torch`, which runs everything, is always the last.
         transforms: passes `Trace -> Trace`, run on what was recorded (in training on the joint trace) before the
             built-in ones.
-        check: compare what custom ops return with what their fake kernels promised at every call, not only at the
-            first one of each specialisation.
+        check: run eager beside every call and compare outputs, written arguments and the random state, bit for bit;
+            and what custom ops return with what their fake kernels promised at every call, not only at the first one
+            of each specialisation. Slow; gradients are not compared.
         on_unguarded: what to do where a program does what no trace can follow: it reads a clock, or draws from Python's
             random generator; takes an iterator or a tensor subclass; assigns `.data`. `warn`: such calls run without
             compiling, with one warning. `error`: they raise TraceError.
@@ -134,7 +140,7 @@ def jit(
         TypeError: `fn` can't be called.
         ValueError: an executor's name, or `on_unguarded`, is not known.
 
-    At its first call the result raises TraceError, naming the user's line, for what can't be traced.
+    Calls raise DiffersFromEager with `check`, and TraceError for a custom op whose fake kernel does not tell the truth.
 
     >>> @jit
     ... def double(x): return x * 2

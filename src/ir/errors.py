@@ -21,5 +21,9 @@ class Untraceable(TraceError):
     """A program does what no trace can follow, though eager can. By default such calls run without compiling."""
 
 
+class DiffersFromEager(AssertionError):
+    """With `check=True`, a call did something else than eager: a bug of fulgurite's, or a kernel that is not exact."""
+
+
 class InvalidTrace(Exception):
     """A trace is no valid program; the message shows the lines around the fault."""

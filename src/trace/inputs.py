@@ -64,6 +64,7 @@ class Locator:
         self.on_generator: Callable[[Any], None] = self.generators.append
         self.on_clock: Callable[[dict[str, Any], str], None] = lambda holder, key: self.clocks.append((holder, key))
         self._tensors: dict[int, tuple[str, str]] = {}
+        self._on_tensor: Callable[[torch.Tensor], None] = lambda tensor: None
         self._functions: dict[types.CodeType, list[tuple[str, Any, str, type | None]]] = {}
         self._seen: dict[int, Any] = {}
         root = namespace.bind("module" if isinstance(fn, torch.nn.Module) else "function", fn)
@@ -72,6 +73,13 @@ class Locator:
     def __call__(self, tensor: torch.Tensor) -> tuple[str, str] | None:
         """The source and the name of a tensor; None when it is not found."""
         return self._tensors.get(id(tensor))
+
+    def on_tensor(self, act: Callable[[torch.Tensor], None]) -> None:
+        """Do something with each tensor that is found, those that were found already included."""
+        self._on_tensor = act
+        for value in list(self._seen.values()):
+            if isinstance(value, torch.Tensor):
+                act(value)
 
     def source_of(self, value: Any) -> str | None:
         """The source of a container or an object that is in reach."""
@@ -113,6 +121,7 @@ class Locator:
             seen[id(value)] = value
             if isinstance(value, torch.Tensor):
                 self._tensors[id(value)] = (source, name or "x")
+                self._on_tensor(value)
             elif isinstance(value, torch.nn.Module):
                 queue.extend(self._below_module(value, source, name))
             else:
@@ -284,7 +293,8 @@ class Locator:
             elif isinstance(value, types.ModuleType) or not is_users(getattr(last, "__file__", None) or "<frozen"):
                 self.lookups.setdefault(name, {})[key] = value
             if not isinstance(value, types.ModuleType):
-                yield value, f"{name}[{key!r}]", key
+                if is_users(getattr(last, "__file__", None) or "<frozen") or isinstance(value, _PLAIN):
+                    yield value, f"{name}[{key!r}]", key
                 return
 
     def _environment(self, strings: frozenset[str], code: types.CodeType) -> Iterator[Place]:
@@ -375,6 +385,9 @@ PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 SIMPLE = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, enum.Enum, type(None))
 _KNOWN = ("builtins", "torch", "types", "functools", "collections")
 _DESCRIPTORS = (property, staticmethod, classmethod, functools.cached_property, types.MemberDescriptorType)
+
+_PLAIN = (*SIMPLE, torch.Tensor, types.FunctionType, type, contextvars.ContextVar)
+"""What is followed in PyTorch's and the standard library's modules: not their tables, `sys.modules` and so on."""
 
 OPERATORS = (
     types.BuiltinFunctionType,

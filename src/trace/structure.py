@@ -1,7 +1,9 @@
 """Containers of values: taking arguments and results apart, and putting results together again."""
 
+import argparse
 import copy
 import dataclasses
+import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -117,22 +119,11 @@ def is_users_object(value: Any) -> bool:
         return False
     if not hasattr(value, "__dict__") and not hasattr(kind, "__slots__"):
         return False
-    return kind is types.SimpleNamespace or kind.__module__.split(".")[0] not in _NOT_USERS
+    root = kind.__module__.split(".")[0]
+    return kind in _RECORDS or not (root in ("torch", "numpy", "fulgurite") or root in sys.stdlib_module_names)
 
 
-_NOT_USERS = (
-    "fulgurite",
-    "builtins",
-    "torch",
-    "numpy",
-    "types",
-    "functools",
-    "contextvars",
-    "random",
-    "threading",
-    "logging",
-    "weakref",
-)
+_RECORDS = (types.SimpleNamespace, argparse.Namespace)
 
 
 def walk(
