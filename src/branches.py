@@ -13,7 +13,7 @@ from typing import Any
 from fulgurite.ir import BoundSymbol, Source, Trace, is_proxy
 from fulgurite.ir.assumption import ASSUME, seen
 from fulgurite.ir.tree import map_leaves
-from fulgurite.trace.values import Start
+from fulgurite.trace.values import Start, Values
 
 _going_on = threading.local()
 
@@ -41,15 +41,17 @@ class Diverged(Exception):
         self.index = index
         outputs = [piece.output for piece in path.pieces[: index + 1]]
         results = [map_leaves(lambda leaf: values[leaf.name] if is_proxy(leaf) else leaf, out) for out in outputs]
-        self.start = Start(results, {name: value for name, value in values.items() if name in path.computed})
+        known = {name: value for name, value in values.items() if name in path.computed}
+        self.start = Start(results, known, path.kept[: path.kept_at[index]])
         self.found = tuple(seen(values[name]) for name in path.pieces[index].looks_at)
 
 
 class Path:
     """The compiled pieces of a trace with assumptions, as a function of the trace's inputs."""
 
-    def __init__(self, trace: Trace, compile_piece: Callable[[Trace], Callable[..., Any]]) -> None:
+    def __init__(self, trace: Trace, values: Values, compile_piece: Callable[[Trace], Callable[..., Any]]) -> None:
         *bodies, last = pieces_of(trace)
+        self.kept, self.kept_at = values.kept, values.kept_at
         self.inputs = [p.name for p in trace.inputs]
         self.pieces = [_piece(body, compile_piece) for body in bodies]
         self.computed = {name for piece in self.pieces for name in piece.defines}

@@ -263,7 +263,9 @@ class Compiler:
                 trace = without_grad_inside(trace, {item.proxy.name for item in inputs if item.fake.requires_grad})
             body: Callable[..., Any]
             if has_assumptions(trace):
-                body = self.path = Path(trace, functools.partial(compile_checked, always=self.options.check))
+                body = self.path = Path(
+                    trace, self.program.recorder.values, functools.partial(compile_checked, always=self.options.check)
+                )
             else:
                 body = compile_checked(trace, always=self.options.check)
         return without_autocast(body) if self.program.recorder.autocast else body

@@ -19,7 +19,7 @@ from fulgurite.ir.printer import add_place
 from fulgurite.trace.guards import build_prologue, state_guard
 from fulgurite.trace.inputs import definition
 from fulgurite.trace.miss import Miss
-from fulgurite.trace.program import capture, is_tracing
+from fulgurite.trace.program import Program, capture, is_tracing
 from fulgurite.trace.source import warn
 from fulgurite.trace.values import Start, Values
 
@@ -176,7 +176,7 @@ class Specialisations:
         state, values, program = state_guard(), Values(start), None
         try:
             with timed(self.stats.times, "record"):
-                program = capture(self.fn, args, kwargs, values)
+                program, values = self._capture(args, kwargs, values, start)
             backward: list[list[Trace]] = []
             compiler = Compiler(program, self.options, self.stats.times, backward)
             run, forward = compiler.compile()
@@ -197,6 +197,18 @@ class Specialisations:
         if len(self.entries) < MAX_SPECIALISATIONS:
             self.entries = (entry, *self.entries)
         return entry, inputs, values.start()
+
+    def _capture(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], values: Values, start: Start | None
+    ) -> tuple[Program, Values]:
+        try:
+            return capture(self.fn, args, kwargs, values), values
+        except Exception as error:
+            if isinstance(error, TraceError) or not values.has_numbers:
+                raise
+        values.undo()
+        values = Values(start)  # something may have wanted real numbers
+        return capture(self.fn, args, kwargs, values, keeps_numbers=False), values
 
     def _may_run_uncompiled(self, error: BaseException, traced: bool) -> bool:
         """Whether eager may do what could not be traced: what the program raises itself, it raises there."""

@@ -61,7 +61,7 @@ def _view_chain(program: Program, name: str, makers: dict[str, BoundSymbol]) -> 
     creation = str(torch._C._autograd._get_creation_meta(out)) if out._is_view() else ""  # private: tells who made it
     if creation not in _REPLAYED:
         return name, []
-    base = program.recorder.proxy(out._base).name  # type: ignore[arg-type]
+    base = program.recorder.proxy(out._base).name
     chain: list[BoundSymbol] = []
     current = name
     while current != base:

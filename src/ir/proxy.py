@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 
@@ -62,6 +63,8 @@ class NumberProxy:
     name: str
     kind: type = int
     storage: int = -1
+    requires_grad: ClassVar[bool] = False
+    grad_fn: ClassVar[None] = None
 
     @property
     def type_string(self) -> str:

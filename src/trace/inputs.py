@@ -184,6 +184,8 @@ class Locator:
             yield from self._below_object(value, source, name)
         elif isinstance(getattr(value, "__wrapped__", None), Callable):  # type: ignore[arg-type]
             yield value.__wrapped__, f"{source}.__wrapped__", name
+        elif not isinstance(value, (types.ModuleType, types.GeneratorType)):
+            self.values.append((source, value, name))  # guarded to be the same object
 
     def _below_sequence(self, value: Any, source: str, name: str) -> Iterator[Place]:
         self.snapshot.add(value, source)

@@ -19,6 +19,7 @@ from fulgurite.trace.code import watching
 from fulgurite.trace.effects import Write
 from fulgurite.trace.input_state import AutogradState
 from fulgurite.trace.inputs import SIMPLE, Locator, argument_names, can_follow, definition
+from fulgurite.trace.number import Number
 from fulgurite.trace.recorder import Recorder
 from fulgurite.trace.recording import recording
 from fulgurite.trace.settings import GlobalModes
@@ -75,15 +76,24 @@ class Program:
 
 
 def capture(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], values: Values | None = None
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    values: Values | None = None,
+    *,
+    keeps_numbers: bool = True,
 ) -> Program:
-    """Run `fn` once on fake tensors that stand for the real ones, and keep what it did; TraceError if that can't be."""
+    """Run `fn` once on fake tensors that stand for the real ones, and keep what it did; TraceError if that can't be.
+
+    With `keeps_numbers`, what `.item()` gives may be a number that only looks like a Python number.
+    """
     namespace = Namespace({}, ("prologue", "args", "kwargs"), short=True)
     leaves = list(_argument_leaves(fn, args, kwargs))
     namespace.globals.update(KEYS)
     locator = Locator(fn, namespace, [leaf for leaf in leaves if not isinstance(leaf[0], torch.Tensor)])
     modules = {key: path for key, (_, _, path) in locator.modules.items()}
     recorder = Recorder(locator, modules, values or Values())
+    recorder.keeps_numbers = keeps_numbers
     for leaf, source, name in leaves:
         if isinstance(leaf, torch.Tensor):
             recorder.add_input(leaf, source, name)
@@ -157,9 +167,12 @@ def _argument_leaves(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def _result(recorder: Recorder, locator: Locator, returned: Any) -> tuple[Any, dict[str, torch.Tensor]]:
-    outputs: dict[str, torch.Tensor] = {}
+    outputs: dict[str, Any] = {}
 
     def name(leaf: Any) -> Any:
+        if type(leaf) is Number:
+            outputs[leaf.proxy.name] = leaf.proxy
+            return leaf.proxy
         source = None if isinstance(leaf, (torch.Tensor, *SIMPLE)) else locator.source_of(leaf)
         if source is not None:
             return Existing(source)

@@ -19,12 +19,14 @@ from fulgurite.ir.promise import broken_promise
 from fulgurite.ir.tree import leaves, map_leaves
 from fulgurite.trace import meta, settings
 from fulgurite.trace.input_state import AutogradState, Input
+from fulgurite.trace.number import Number, look_at
 from fulgurite.trace.source import whereabouts
 from fulgurite.trace.values import Values
 
 DETACH = torch.ops.aten.detach.default
 _GET_DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 LIFT = torch.ops.aten.lift_fresh.default
+_INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 _FRESH = symbol_of(torch.ops.aten.lift_fresh_copy.default)
 
 
@@ -55,8 +57,9 @@ class Recorder:
         self.entered: set[Any] | None = None  # the autograd nodes that get a gradient in this backward; None for all
         self.detaching = False  # whether the call that runs now is a read of `.data`
         self.active_rules: set[str] = set()
-        self.tensors: dict[str, torch.Tensor] = {}
+        self.tensors: dict[str, Any] = {}  # the fake tensors by name; for a number its proxy
         self.autocast = False
+        self.keeps_numbers = True
         self.settings = settings.current()
         self.placed: set[int] = set()  # storages in which the place of a tensor matters, since the program asks for it
         self._names: set[str] = set()
@@ -92,8 +95,10 @@ class Recorder:
         self._names.add(name)
         return name
 
-    def proxy(self, tensor: torch.Tensor) -> TensorProxy:
+    def proxy(self, tensor: Any) -> Any:
         """The proxy of a fake tensor that the recording has made."""
+        if isinstance(tensor, NumberProxy):
+            return tensor
         known = self._proxies.get(id(tensor))
         if known is None:
             self.refuse("a tensor that was not made by the traced program is used in it", "pass it as an argument")
@@ -170,7 +175,12 @@ class Recorder:
 
     def proxies(self, tree: Any) -> Any:
         """The same arguments with every fake tensor replaced by its proxy."""
-        return map_leaves(lambda leaf: self.proxy(leaf) if isinstance(leaf, torch.Tensor) else leaf, tree)
+        return map_leaves(self._proxied, tree)
+
+    def _proxied(self, leaf: Any) -> Any:
+        if type(leaf) is Number:
+            return leaf.proxy
+        return self.proxy(leaf) if isinstance(leaf, torch.Tensor) else leaf
 
     def call(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run a call of the program and record it with the dispatcher calls that it makes."""
@@ -193,7 +203,7 @@ class Recorder:
             self.calls.extend(replace(sub, source=source, module=module) for sub in subs)
         elif subs:
             args, kwargs = named or (self.proxies(args), self.proxies(kwargs))
-            self._append(symbol_of(fn), args, kwargs, map_leaves(self._output, out), tuple(subs))
+            self.append(symbol_of(fn), args, kwargs, map_leaves(self._output, out), tuple(subs))
         return out
 
     def op(self, op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
@@ -204,13 +214,13 @@ class Recorder:
         if meta.takes_offset(op):
             self.placed.add(self.proxy(args[0]).storage)
         if meta.asks_for_entries(op, args):
-            return self._look_at(op, args, kwargs)
+            return look_at(self, symbol_of(op), *self.proxies((args, kwargs)))
         named = self.proxies((args, kwargs)) if "mutates" in symbol_of(op).tags else None
         stops = op is DETACH and args[0].requires_grad
         try:
             out = meta.infer(op, args, kwargs, self.fake_mode)
         except meta.NEEDS_DATA:
-            return self._look_at(op, args, kwargs)
+            return look_at(self, symbol_of(op), *self.proxies((args, kwargs)))
         except meta.Unsupported as kind:
             self.refuse(f"the program works on {kind}, which can't be traced", "leave this part outside of fg.jit")
         except meta.FakeKernelError as error:
@@ -220,36 +230,27 @@ class Recorder:
             self.failure = TraceError(f"{where}{error}; {mend}")
             raise self.failure from error
         args, kwargs = named or self.proxies((args, kwargs))
-        self._append(symbol_of(op), args, kwargs, map_leaves(self._output, out), stops=stops)
+        self.append(symbol_of(op), args, kwargs, map_leaves(self._output, out), stops=stops)
         return out
 
-    def _look_at(self, op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
-        """Record a call whose result depends on data, go on with what it gives now, and assume that."""
-        named_args, named_kwargs = self.proxies((args, kwargs))
-        try:
-            if self.backward_phase:
-                raise LookupError
-            result = self.values.result(self, op, named_args, named_kwargs)
-        except LookupError:
-            self.refuse(
-                f"{symbol_of(op).name} needs the data of a tensor, which is not there",
-                "keep the value in a tensor (torch.where instead of if), or leave this part outside of fg.jit",
-            )
-        out = map_leaves(lambda leaf: meta.fake(leaf, self.fake_mode), result)
-        if "view" in symbol_of(op).tags and isinstance(out, torch.Tensor):
-            self._storages[out.untyped_storage()._cdata] = named_args[0].storage
-        output = map_leaves(self._named_output, out)
-        self._append(symbol_of(op), named_args, named_kwargs, output, tags={"data"})
-        looked_at = [(p, leaf) for p, leaf in zip(leaves(output), leaves(out)) if is_proxy(p)]
-        expected = [leaf.shape if isinstance(leaf, torch.Tensor) else leaf for _, leaf in looked_at]
-        self._append(ASSUME, ([p for p, _ in looked_at], expected), {}, None)
-        self.values.passed(self, output, result)
-        return out
+    def keeps_number(self, tensor: torch.Tensor) -> bool:
+        """Whether `tensor.item()` may stay a number of the trace."""
+        plain = tensor.dtype.is_floating_point or tensor.dtype in _INTEGERS
+        transformed = torch._C._functorch.peek_interpreter_stack() is not None
+        tells_types = "type" in getattr(self.locate, "used_names", ())  # the program may see that it is no plain number
+        if not plain or tensor.numel() != 1 or transformed or self.open is not None:
+            return False
+        return self.values.keeps_next_number(self.keeps_numbers and not tells_types)
 
-    def _named_output(self, leaf: Any) -> Any:
-        if isinstance(leaf, (bool, int, float, complex)):
-            return NumberProxy(self.unique_name(f"n{self._count}"), type(leaf))
-        return self._output(leaf)
+    def number(self, kind: type) -> NumberProxy:
+        """A new number."""
+        proxy = NumberProxy(self.unique_name(f"n{self._count}"), kind)
+        self.tensors[proxy.name] = proxy
+        return proxy
+
+    def share_storage(self, tensor: torch.Tensor, proxy: TensorProxy) -> None:
+        """A tensor that is about to be defined lies in the memory of a known one."""
+        self._storages[tensor.untyped_storage()._cdata] = proxy.storage
 
     def flat_calls(self) -> list[BoundSymbol]:
         """What was recorded until now, at the dispatcher's level."""
@@ -261,18 +262,18 @@ class Recorder:
             value = real.detach().clone()
         self.constants[self.unique_name("constant")] = value
         out = LIFT(real)
-        self._append(_FRESH, (value,), {}, self._output(out))
+        self.append(_FRESH, (value,), {}, self._output(out))
         return out
 
     def note(self, symbol: Symbol, args: tuple[Any, ...], output: Any, kwargs: Mapping[str, Any] | None = None) -> None:
         """Record a call that does not reach the dispatcher."""
         with torch._C.DisableTorchFunction():
-            self._append(symbol, self.proxies(args), dict(kwargs or {}), map_leaves(self._output, output))
+            self.append(symbol, self.proxies(args), dict(kwargs or {}), map_leaves(self._output, output))
 
     def _output(self, leaf: Any) -> Any:
         return self.define(leaf) if isinstance(leaf, torch.Tensor) else leaf
 
-    def _append(
+    def append(
         self,
         symbol: Symbol,
         args: Any,

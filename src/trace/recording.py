@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fulgurite.ir.modes import outside_autograd_hooks
 from fulgurite.trace.code import unwatched
 from fulgurite.trace.disguise import disguised
+from fulgurite.trace.number import exact, read_number
 from fulgurite.trace.recorder import DETACH, LIFT, Recorder
 from fulgurite.trace.rules import call_with_rule, rule_for
 
@@ -77,7 +78,9 @@ class _CallMode(_Mode, TorchFunctionMode):
             recorder.refuse(
                 "the program makes text of a tensor's data", "format its .item(), or do it outside of fg.jit"
             )
-        args, kwargs = recorder.adopt(args), recorder.adopt(kwargs or {})
+        args, kwargs = recorder.adopt(exact(args)), recorder.adopt(exact(kwargs or {}))
+        if func is _READ and recorder.keeps_number(args[0]):
+            return read_number(recorder, args[0])
         if isinstance(func, MethodWrapperType) and func.__name__ != "__get__":
             _check_setter(recorder, func, args)
         rule = rule_for(func)
@@ -93,7 +96,7 @@ class _CallMode(_Mode, TorchFunctionMode):
         return recorder.call(func, args, kwargs)
 
 
-_TEXT, _FORMAT = torch.Tensor.__repr__, torch.Tensor.__format__
+_READ, _TEXT, _FORMAT = torch.Tensor.item, torch.Tensor.__repr__, torch.Tensor.__format__
 
 
 def _may_run_the_users(func: Any, args: Any, kwargs: Any) -> bool:

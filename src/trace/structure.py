@@ -4,6 +4,7 @@ import argparse
 import copy
 import dataclasses
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -123,7 +124,7 @@ def is_users_object(value: Any) -> bool:
     return kind in _RECORDS or not (root in ("torch", "numpy", "fulgurite") or root in sys.stdlib_module_names)
 
 
-_RECORDS = (types.SimpleNamespace, argparse.Namespace)
+_RECORDS = (types.SimpleNamespace, argparse.Namespace, threading.local)
 
 
 def walk(

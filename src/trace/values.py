@@ -33,6 +33,8 @@ class Start:
     """What the calls that were looked at returned."""
     values: Mapping[str, Any] = field(default_factory=dict)
     """By name."""
+    kept: Sequence[bool] = ()
+    """For each `.item()` until then, whether its result stayed a number of the trace."""
 
 
 class Values:
@@ -47,6 +49,9 @@ class Values:
         self._results: list[Any] = list(start.results) if start else []
         self._known = deque(self._results)
         self._goes_on = start is not None
+        self.kept: list[bool] = []  # for each `.item()`, whether its result stays a number of the trace
+        self.kept_at: list[int] = []  # how many of them come before each assumption
+        self._kept_before = deque(start.kept if start else ())
         self._done = 0  # how many dispatcher calls are behind
         self._random_state: torch.Tensor | None = None
         self._settings = settings.current()
@@ -54,6 +59,17 @@ class Values:
         self._keys = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
         self._storages: dict[int, tuple[Any, Any]] = {}
         self._generators: list[tuple[torch.Generator, torch.Tensor]] = []
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether the recording has numbers that it does not know."""
+        return any(self.kept)
+
+    def keeps_next_number(self, wanted: bool) -> bool:
+        """Whether the result of this `.item()` is to stay a number of the trace: as it was where another path began."""
+        keep = self._kept_before.popleft() if self._kept_before else wanted and not self._goes_on
+        self.kept.append(keep)
+        return keep
 
     def result(self, recorder: Recorder, op: Any, args: Any, kwargs: Any) -> Any:
         """What a call gives at this place; arguments are proxies.
@@ -73,12 +89,13 @@ class Values:
         """The call that was looked at is recorded now, with this output."""
         self._env.update(_bindings(output, result))
         self._done, self._settings = len(recorder.flat_calls()), settings.current()
+        self.kept_at.append(len(self.kept))
 
     def start(self) -> Start | None:
         """Where the call that was traced has come to; None for its beginning."""
         if self._random_state is not None:
             torch.default_generator.set_state(self._random_state)
-        return Start(self._results, self._env) if self._results else None
+        return Start(self._results, self._env, self.kept) if self._results else None
 
     def catch_up(self, recorder: Recorder) -> None:
         """Run what was recorded of a call that goes on from another path: the program raises, and that stays done.
