@@ -15,9 +15,9 @@ from fulgurite.ir.assumption import ASSUME
 from fulgurite.ir.errors import TraceError, Untraceable
 from fulgurite.ir.modes import outside_all_modes
 from fulgurite.ir.printer import identifier
-from fulgurite.ir.promise import broken_promise
 from fulgurite.ir.tree import leaves, map_leaves
 from fulgurite.trace import meta, settings
+from fulgurite.trace.failures import call_failed
 from fulgurite.trace.input_state import AutogradState, Input
 from fulgurite.trace.number import Number, look_at
 from fulgurite.trace.source import whereabouts
@@ -194,7 +194,7 @@ class Recorder:
         try:
             out = fn(*args, **kwargs)
         except Exception as error:
-            self._call_failed(fn, args, kwargs, error)
+            call_failed(self, fn, args, kwargs, error)
         finally:
             self.open, self.detaching = None, False
         self._refuse_outside_data(fn, out)
@@ -317,47 +317,6 @@ class Recorder:
         self.failure = Untraceable(f"{where}{what}{f' (in {module})' if module else ''}; {instead}")
         raise self.failure
 
-    def _call_failed(self, fn: Callable[..., Any], args: Any, kwargs: Any, error: Exception) -> NoReturn:
-        """Give eager's own exception; where eager would not raise, say that the call can't be traced."""
-        if isinstance(error, TraceError) or torch._C._current_autograd_node() is not None:
-            raise error
-        name = symbol_of(fn).name
-        try:
-            meta.probe(fn, args, kwargs)
-        except Exception as eager_error:
-            self._refuse_broken_promises()
-            shown = error if _is_about_a_view(error, args) else eager_error  # a probe has no views
-            if hasattr(shown, "add_note"):
-                shown.add_note(self._note_of(name, args, kwargs))
-            raise shown from (None if str(shown) == str(error) else error)
-        if type(error).__module__.startswith("torch._subclasses") or not _reached_dispatcher(error):
-            self.refuse(
-                f"{name} needs real data or memory, which is not there while tracing ({type(error).__name__}: {error})",
-                "leave this part outside of fg.jit",
-            )
-        raise error
-
-    def _fake_of(self, leaf: Any) -> Any:
-        return self.tensors[leaf.name] if isinstance(leaf, TensorProxy) else leaf
-
-    def _refuse_broken_promises(self) -> None:
-        """Where a call fails behind a custom op, its fake kernel may be to blame: compare it with a run on zeros."""
-        for bsym in (call for recorded in self.calls for call in recorded.flat() if "custom" in call.symbol.tags):
-            args, kwargs = map_leaves(self._fake_of, (bsym.args, dict(bsym.kwargs)))
-            try:
-                broken = broken_promise(bsym, meta.probe(bsym.symbol.fn, args, kwargs))
-            except Exception:  # the op needs other data than zeros
-                continue
-            if broken:
-                self.failure = TraceError(broken)
-                raise self.failure
-
-    def _note_of(self, name: str, args: Any, kwargs: Any) -> str:
-        source, module = whereabouts(self.modules)
-        types = ", ".join(p.type_string for p in leaves(self.proxies((args, kwargs))) if is_proxy(p))
-        where = f"{source.file}:{source.line}" if source else "unknown line"
-        return f"while fulgurite traced {where}{f', in {module}' if module else ''}: {name}({types})"
-
     def _refuse_outside_data(self, fn: Callable[..., Any], out: Any) -> None:
         for leaf in leaves(out):
             real = isinstance(leaf, torch.Tensor) and not isinstance(leaf, FakeTensor)
@@ -367,22 +326,6 @@ class Recorder:
     def trace(self, name: str, output: Any) -> Trace:
         """What was recorded until now."""
         return Trace(name, tuple(item.proxy for item in self.inputs), tuple(self.calls), output, dict(self.constants))
-
-
-def _is_about_a_view(error: Exception, args: Any) -> bool:
-    """Whether autograd itself refuses a call that may be writing a view."""
-    views = any(isinstance(leaf, torch.Tensor) and leaf._is_view() for leaf in leaves(args))
-    return views and type(error) is RuntimeError and not _reached_dispatcher(error)
-
-
-def _reached_dispatcher(error: Exception) -> bool:
-    """Whether the exception comes from a dispatcher call below our mode, not from the call itself."""
-    step = error.__traceback__
-    while step is not None:
-        if step.tb_frame.f_code is Recorder.op.__code__:
-            return True
-        step = step.tb_next
-    return False
 
 
 # Private: torch.func's tensors around tensors, which its interpreters take off before they reach the dispatch mode.
