@@ -236,6 +236,7 @@ class Compiler:
                 first = f"[:{len(pair.stage.targets)}]" if pair.inner else ""
                 lines.append(f"    {_tuple(pair.stage.targets)} = {apply}(({values}, {saved}), {given}){first}")
                 known.update(pair.stage.targets)
+        lines.extend(f"    {name}.retain_grad()" for name in plan.retained)
         lines.append(f"    return {_tuple(self.program.outputs)}")
         return compile_source(lines, "assemble", names.globals)
 

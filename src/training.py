@@ -28,6 +28,7 @@ class Plan:
     views: list[BoundSymbol] = field(default_factory=list)  # calls that make the other outputs, run after it
     dirty: list[int] = field(default_factory=list)  # positions of inputs that are written with a gradient
     stages: list[Stage] = field(default_factory=list)  # their targets are `targets` in order, and what they hand on
+    retained: list[str] = field(default_factory=list)  # outputs that keep their gradient though they are no leaves
 
 
 def plan_outputs(program: Program) -> Plan:
@@ -48,6 +49,10 @@ def plan_outputs(program: Program) -> Plan:
         _add(plan.views, views)
         _add(plan.targets, [] if root in inputs else [root])
     plan.stages = cut(program, plan.targets) if plan.targets else []
+    plan.retained = [name for name, out in program.outputs.items() if name not in inputs and out.retains_grad]
+    for name in plan.retained:
+        if program.is_used(name) and not any(name in stage.sources for stage in plan.stages):
+            program.recorder.refuse(f"the program asks {name} to retain its gradient", "do that outside of fg.jit")
     return plan
 
 

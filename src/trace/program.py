@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -63,16 +63,23 @@ class Program:
     def uses(self) -> Counter[str]:
         """For each input, how many edges of the program's autograd graph lead to it."""
         names = {(edge.node, edge.output_nr): name for name, edge in self.edges.items()}
+        return Counter(names[edge] for edge in self._graph(names) if edge in names)
+
+    def is_used(self, name: str) -> bool:
+        """Whether another output has a gradient with respect to this one."""
+        out = self.fake(name)
+        return (out.grad_fn, out.output_nr) in self._graph({})
+
+    def _graph(self, stop: Container[Any]) -> Iterator[Any]:
+        """The edges of the autograd graph behind the outputs, each as often as it is there, and none behind `stop`."""
         queue = [out.grad_fn for out in self.outputs.values() if out.grad_fn is not None]
-        seen, found = set(queue), Counter[str]()
+        seen = set(queue)
         while queue:
             for following in queue.pop().next_functions:
-                if following in names:
-                    found[names[following]] += 1
-                elif following[0] is not None and following[0] not in seen:
+                yield following
+                if following not in stop and following[0] is not None and following[0] not in seen:
                     seen.add(following[0])
                     queue.append(following[0])
-        return found
 
 
 def capture(
@@ -198,6 +205,8 @@ def _program(recorder: Recorder, result: Any, locator: Locator, namespace: Names
             recorder.refuse(f"the program writes the .grad of {item.proxy.name}", "call backward outside of fg.jit")
         if state.leaf and now.leaf and now.requires_grad != state.requires_grad:
             recorder.refuse(f"the program changes requires_grad of {item.proxy.name}", "do that outside of fg.jit")
+        if item.fake.retains_grad and not item.real.retains_grad:
+            recorder.refuse(f"the program asks {item.proxy.name} to retain its gradient", "do that outside of fg.jit")
         if now.requires_grad and now.edge != state.edge:
             written.append(item.proxy.name)
     trace = recorder.trace("computation", readable(structure))

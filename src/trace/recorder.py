@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from fulgurite.ir import BoundSymbol, NumberProxy, Symbol, TensorProxy, Trace, is_proxy, symbol_of
+from fulgurite.ir import BoundSymbol, NumberProxy, Symbol, TensorProxy, Trace, symbol_of
 from fulgurite.ir.assumption import ASSUME
 from fulgurite.ir.errors import TraceError, Untraceable
 from fulgurite.ir.modes import outside_all_modes

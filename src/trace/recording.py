@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fulgurite.ir.modes import outside_autograd_hooks
 from fulgurite.trace.code import unwatched
 from fulgurite.trace.disguise import disguised
+from fulgurite.trace.hooks import module_hooks_as_calls, register
 from fulgurite.trace.number import exact, read_number
 from fulgurite.trace.recorder import DETACH, LIFT, Recorder
 from fulgurite.trace.rules import call_with_rule, rule_for
@@ -83,6 +84,10 @@ class _CallMode(_Mode, TorchFunctionMode):
             return read_number(recorder, args[0])
         if isinstance(func, MethodWrapperType) and func.__name__ != "__get__":
             _check_setter(recorder, func, args)
+        if func is torch.Tensor.register_hook:
+            args = register(recorder, args)
+        elif func is torch.Tensor.register_post_accumulate_grad_hook:
+            recorder.refuse("the program registers a hook of a leaf", "register it outside of fg.jit")
         rule = rule_for(func)
         if rule is not None and rule.name not in recorder.active_rules:
             recorder.active_rules.add(rule.name)
@@ -141,6 +146,7 @@ def recording(recorder: Recorder) -> Iterator[None]:
             _quiet(),
             outside_autograd_hooks(),
             disguised(recorder),
+            module_hooks_as_calls(recorder),
             recorder.fake_mode,
             _OpMode(recorder),
             _CallMode(recorder),

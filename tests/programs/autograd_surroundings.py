@@ -118,3 +118,96 @@ def mark_dirty_on_one_of_two_inputs(run: Run) -> Any:
         (y.sum() + h.sum()).backward()
         seen.append((y, h, x.grad, net.w.grad))
     return seen
+
+
+@case("hooks")
+def hooks_inside_see_every_gradient(run: Run) -> Any:
+    """Hooks of intermediates that keep and change gradients, of one that is returned too, also with create_graph."""
+    log: list[Tensor] = []
+
+    def look(g: Tensor) -> None:
+        log.append(g.clone())
+
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        h = x * 2
+        h.register_hook(look)
+        h.register_hook(lambda g: g * 5)
+        return h, h.sin().sum()
+
+    jitted, seen = run.jit(f), []
+    for again in (False, True, False, True):
+        x = leaf(3)
+        h, loss = jitted(x)
+        (g,) = torch.autograd.grad(loss + h.sum(), x, create_graph=again)
+        seen.append((g, torch.autograd.grad(g.sum(), x) if again else None, log[-1], len(log)))
+    return seen
+
+
+@case("hooks")
+def hooks_inside_that_hold_what_the_call_made(run: Run) -> Any:
+    """A hook with a mask of this call's, one with a list of this call's, and one on a tensor that was given."""
+
+    def masked(x: Tensor) -> Tensor:
+        h, mask = x * 2, (x > 0).float()
+        h.register_hook(lambda g: g * mask)
+        return h.exp().sum()
+
+    def listed(x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        h, kept = x * 3, list[Tensor]()
+        h.register_hook(lambda g: kept.append(g))
+        return h.exp().sum(), kept
+
+    def given(x: Tensor) -> Tensor:
+        x.register_hook(lambda g: g + 1)
+        return x.exp().sum()
+
+    f, g, h, seen = run.jit(masked), run.jit(listed), run.jit(given), []
+    for _ in range(2):
+        x, y, z = leaf(3), leaf(3), leaf(3)
+        loss, kept = g(y)
+        f(x).backward(), loss.backward(), h(z).backward()
+        seen.append((x.grad, y.grad, kept, z.grad))
+    return seen
+
+
+@case("hooks")
+def backward_hooks_of_modules_see_every_backward(run: Run) -> Any:
+    """Gradients kept by a module's hooks at every backward, a global hook, and a module whose input has no gradient."""
+    net, log = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), []
+    net[0].register_full_backward_hook(lambda m, gi, go: log.append((gi, go[0].clone())))
+    net[2].register_full_backward_pre_hook(lambda m, go: log.append(go[0].clone()))
+    net[2].register_full_backward_hook(lambda m, gi, go: (gi[0] * 2,))
+    f, seen = run.jit(net), []
+    for with_gradient in (True, False, True, False):
+        net.zero_grad()
+        x = torch.randn(2, 3, requires_grad=with_gradient)
+        f(x).square().sum().backward()
+        seen.append((x.grad, [p.grad for p in net.parameters()], list(log)))
+        log.clear()
+    return seen
+
+
+@case("hooks")
+def retain_grad_inside_of_several(run: Run) -> Any:
+    """`retain_grad` on an output that another one is made of, on one that it is not, on a view, and on an input."""
+
+    def f(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        h, other = x * 3, x.exp()
+        h.retain_grad()
+        other.retain_grad()
+        view = h.view(-1)
+        view.retain_grad()
+        return h, other, view, (h * h).sum() + h.sin().sum()
+
+    def of_input(x: Tensor) -> Tensor:
+        x.retain_grad()
+        return x.sin().sum()
+
+    jitted, own, seen = run.jit(f), run.jit(of_input), []
+    for _ in range(2):
+        x, y = leaf(3), leaf(3)
+        h, other, view, loss = jitted(x)
+        given = y * 2
+        (loss + other.sum() + view.exp().sum() + own(given)).backward()
+        seen.append((h.grad, other.grad, view.grad, x.grad, given.grad))
+    return seen
