@@ -129,32 +129,38 @@ class Compiler:
             )
         with timed(self.times, "record backward"):
             joints = [self._joint(stage, plan.plain) for stage in plan.stages]
-        halves = [self._split(joint, sum(kind is not None for kind in given)) for joint, given in joints]
+        halves = [self._split(joint, sum(kind is not None for kind in given)) for joint, given, _ in joints]
         augmented = halves[0][0] if len(halves) == 1 else self._merged(plan, [made for made, _ in halves])
         forward = self._optimise(augmented, (no_ops, common_subexpressions, dead_code))
         pairs = []
-        for stage, (_, given), (made, pulled) in zip(plan.stages, joints, halves):
+        for stage, (_, given, histories), (made, pulled) in zip(plan.stages, joints, halves):
             shown: list[Trace] = []
             self.backward_stages.append(shown)
             compile_later = functools.partial(self._backward, shown)
-            pair = Pair(self.program, stage, [p.name for p in made.output[1]], compile_later)
+            saved = [p.name for p in made.output[1]]
+            connected = [name for name in histories if name not in saved]
+            pulled = self._with_inputs(pulled, [*saved, *connected], pulled.inputs[len(saved) :])
+            pair = Pair(self.program, stage, [*saved, *connected], compile_later, connected)
             pair.backwards[given + (None,) * len(pair.inner), False] = self._compile_backward(shown, pulled)
             pairs.append(pair)
         returned = [name for stage in plan.stages for name in stage.targets] + plan.plain
         body = _below_autograd(self._code(forward))
         return self._assemble(plan, body, returned, pairs), list(forward.history)
 
-    def _joint(self, stage: Stage, plain: list[str]) -> tuple[Trace, Cotangents]:
+    def _joint(self, stage: Stage, plain: list[str]) -> tuple[Trace, Cotangents, list[str]]:
         """The joint trace for a cotangent at every target; where that fails, for those targets that have a backward.
+
+        With it come the values of whose history other ones are, by name.
 
         Eager raises the error when backward is called from such a target, and so does recording it then.
         """
         given = dense(map(self.program.fake, stage.targets))
         try:
-            return record_backward(self.program, stage, plain, given), given
+            joint = record_backward(self.program, stage, plain, given)
         except Exception:
             given = tuple(kind if self._has_backward(stage, i) else None for i, kind in enumerate(given))
-            return record_backward(self.program, stage, plain, given), given
+            joint = record_backward(self.program, stage, plain, given)
+        return joint, given, list(self.program.recorder.histories.names)
 
     def _has_backward(self, stage: Stage, target: int) -> bool:
         (kind,) = dense([self.program.fake(stage.targets[target])])
@@ -196,10 +202,14 @@ class Compiler:
                 f"the backward for these outputs needs {', '.join(sorted(missing))}, which was not saved",
                 "use all outputs in the loss",
             )
-        recorder = self.program.recorder
-        inputs = tuple(known.get(name) or recorder.proxy(self.program.fake(name)) for name in saved)
-        pulled = replace(pulled, inputs=(*inputs, *seeds))
+        pulled = self._with_inputs(pulled, saved, seeds)
         return compile_trace(stop_gradients(pulled)) if create_graph else self._compile_backward(shown, pulled)
+
+    def _with_inputs(self, pulled: Trace, saved: list[str], seeds: Sequence[Any]) -> Trace:
+        """A backward that takes these saved values, also those that it does not read."""
+        known, recorder = {p.name: p for p in pulled.inputs}, self.program.recorder
+        inputs = tuple(known.get(name) or recorder.proxy(self.program.fake(name)) for name in saved)
+        return replace(pulled, inputs=(*inputs, *seeds))
 
     def _compile_backward(self, shown: list[Trace], pulled: Trace) -> Callable[..., Any]:
         final = self._optimise(pulled, (no_ops, common_subexpressions, dead_code))
@@ -220,18 +230,19 @@ class Compiler:
         raw = {name: f"{name}_computed" for name in returned}
         taken = ("assemble", "saved", *inputs, *returned, *raw.values(), *defined)
         names = Namespace(recorder.constants, taken, short=True)
-        union = list(dict.fromkeys(name for pair in pairs for name in pair.saved))
+        kept = [pair.saved[: len(pair.saved) - len(pair.connected)] for pair in pairs]
+        union = list(dict.fromkeys(name for saved in kept for name in saved))
         call = f"{names.bind('forward', body)}({', '.join(inputs)})"
         lines = [f"def assemble({', '.join(inputs)}):"]
         lines.append(f"    {_tuple(raw.values())}{', saved' if pairs else ''} = {call}")
         lines.extend(f"    {name} = {raw[name]}" for name in plan.plain)
         known, views = {*inputs, *plan.plain}, list(claimed)
-        for pair in (*pairs, None):
+        for pair, needed in zip((*pairs, None), (*kept, [])):
             views = _emit_views(views, known, lines, names)
             if pair is not None:
                 apply = names.bind("apply", autograd_function(pair, plan.dirty))
                 values = _tuple(raw[name] for name in pair.stage.targets)
-                saved = "saved" if pair.saved == union else _tuple(f"saved[{union.index(name)}]" for name in pair.saved)
+                saved = "saved" if needed == union else _tuple(f"saved[{union.index(name)}]" for name in needed)
                 given = ", ".join((*inputs, *pair.stage.sources))
                 first = f"[:{len(pair.stage.targets)}]" if pair.inner else ""
                 lines.append(f"    {_tuple(pair.stage.targets)} = {apply}(({values}, {saved}), {given}){first}")

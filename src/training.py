@@ -4,6 +4,7 @@ The Function returns the values that are no views; views of them (and of inputs)
 view calls, so that their history, and what in-place writes do to it, is eager's.
 """
 
+import operator
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ import torch
 
 from fulgurite.ir import BoundSymbol, Trace
 from fulgurite.stages import cut
+from fulgurite.trace.history import connection
 from fulgurite.trace.program import Cotangent, Cotangents, Program, Stage, record_backward
 
 _REPLAYED = {"CreationMeta.DEFAULT", "CreationMeta.MULTI_OUTPUT_NODE"}
@@ -88,8 +90,9 @@ class Pair:
 
     program: Program
     stage: Stage
-    saved: list[str]  # names of what the forward saves for it
+    saved: list[str]  # names of what the forward saves for it, then `connected`
     compile_backward: Callable[[Trace, int, list[str], bool], Callable[..., Any]]
+    connected: list[str] = field(default_factory=list)  # what other values have the history of, see trace/history.py
     backwards: dict[tuple[Cotangents, bool], Callable[..., Any]] = field(default_factory=dict)
     lock: Any = field(default_factory=threading.RLock)
 
@@ -143,11 +146,15 @@ def autograd_function(pair: Pair, dirty: Sequence[int] = ()) -> Callable[..., tu
     """
     inner = [pair.saved.index(name) for name in pair.inner]
     shared = [pair.saved.index(name) for name in pair.shared]
+    connections = [_connection(pair, name) for name in pair.connected]
 
     class Compiled(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, computed: tuple[Any, Any], *inputs: torch.Tensor) -> Any:
             values, saved = computed
+            if connections:
+                there = (*values, *inputs)
+                saved = [*saved, *(connect(there) for connect in connections)]
             if shared:
                 saved = list(saved)
                 for i in shared:
@@ -170,3 +177,12 @@ def autograd_function(pair: Pair, dirty: Sequence[int] = ()) -> Callable[..., tu
 
     apply: Callable[..., tuple[Any, ...]] = Compiled.apply
     return apply
+
+
+def _connection(pair: Pair, name: str) -> Callable[[Sequence[torch.Tensor]], torch.Tensor]:
+    """What stands for a value that is only connected to: a target or an input itself, else a tensor without memory."""
+    known = [*pair.stage.targets, *(item.proxy.name for item in pair.program.recorder.inputs), *pair.stage.sources]
+    if name in known:
+        return operator.itemgetter(known.index(name))
+    make = connection(pair.program.fake(name))
+    return lambda there: make()

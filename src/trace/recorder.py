@@ -18,6 +18,7 @@ from fulgurite.ir.printer import identifier
 from fulgurite.ir.tree import leaves, map_leaves
 from fulgurite.trace import meta, settings
 from fulgurite.trace.failures import call_failed
+from fulgurite.trace.history import WITH_HISTORY, Histories
 from fulgurite.trace.input_state import AutogradState, Input
 from fulgurite.trace.number import Number, look_at
 from fulgurite.trace.source import whereabouts
@@ -60,6 +61,7 @@ class Recorder:
         self.tensors: dict[str, Any] = {}  # the fake tensors by name; for a number its proxy
         self.autocast = False
         self.keeps_numbers = True
+        self.histories = Histories()
         self.settings = settings.current()
         self.placed: set[int] = set()  # storages in which the place of a tensor matters, since the program asks for it
         self._names: set[str] = set()
@@ -131,6 +133,11 @@ class Recorder:
         self._proxies[id(tensor)] = (tensor, self.proxy(known))
         return tensor
 
+    def tie(self, tensor: torch.Tensor, value: TensorProxy, of: TensorProxy) -> None:
+        """Let a tensor be a value with the history of another one."""
+        tied = self.define_as(tensor, self.unique_name(f"{value.name}_as_{of.name}"))
+        self._append(WITH_HISTORY, (value, of), {}, tied)
+
     def adopt(self, tree: Any) -> Any:
         """The same arguments with every real tensor replaced by its stand-in."""
         if any(isinstance(leaf, torch.Tensor) and not isinstance(leaf, FakeTensor) for leaf in leaves(tree)):
@@ -162,6 +169,7 @@ class Recorder:
     def recording_backward(self, create_graph: bool) -> Iterator[list[BoundSymbol]]:
         """Collect the calls made in the block as those of a backward, apart from the program's."""
         before = self.calls, self.backward_phase, self.builds_graph
+        self.histories = Histories()
         self.calls, self.backward_phase, self.builds_graph = [], True, create_graph
         try:
             yield self.calls
@@ -211,6 +219,8 @@ class Recorder:
         if self.backward_phase and meta.takes_undefined(op, args):
             count = len(op._schema.returns)
             return (None,) * count if count > 1 else None
+        if self.backward_phase:
+            self.histories.connect(self, (args, kwargs))
         if meta.takes_offset(op):
             self.placed.add(self.proxy(args[0]).storage)
         if meta.asks_for_entries(op, args):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from programs.case import Run, case
 
@@ -285,3 +285,50 @@ def gradgradcheck_passes(run: Run) -> Any:
     f = run.jit(lambda x, w: (x @ w).sigmoid() * x.sum())
     x, w = (torch.randn(2, 2, dtype=torch.float64, requires_grad=True) for _ in "xw")
     return torch.autograd.gradcheck(f, (x, w)), torch.autograd.gradgradcheck(f, (x, w))
+
+
+@case("double backward")
+def checkpointed_parts_and_their_output_in_the_loss(run: Run) -> Any:
+    """Two checkpointed parts in a row with weights; the loss has a gradient penalty and the square of the output."""
+    from torch.utils.checkpoint import checkpoint
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 3)
+
+        def part(self, x: Tensor) -> Tensor:
+            h = self.first(x).tanh()
+            return self.second(h.exp() * h) * x
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = checkpoint(self.part, x, use_reentrant=False)
+            return checkpoint(lambda z: self.part(z.sin()).cos(), h, use_reentrant=False)
+
+    net = Net()
+    f, seen = run.jit(net), []
+    for _ in range(2):
+        net.zero_grad()
+        x = leaf(2, 3)
+        y = f(x)
+        (g,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+        (g.norm() + y.exp().sum()).backward()
+        seen.append((y, g, x.grad, [p.grad for p in net.parameters()]))
+    return seen
+
+
+@case("double backward")
+def hooks_for_saved_tensors_inside(run: Run) -> Any:
+    """Hooks inside the program that round what is saved: inputs, intermediates and results, differentiated twice."""
+
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t.bfloat16(), lambda t: t.float()):
+            return ((x * w).exp() * x.sin()).tanh()
+
+    jitted, seen = run.jit(f), []
+    for _ in range(2):
+        x, w = leaf(3), leaf(3)
+        y = jitted(x, w)
+        (g,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+        seen.append((y, g, torch.autograd.grad(g.sin().sum(), (x, w))))
+    return seen
