@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from fulgurite.arrival import arranged
 from fulgurite.branches import Path, beginning, ending, has_assumptions
 from fulgurite.epilogue import epilogue, rebuilding, returns_existing
 from fulgurite.executors.base import Executor, claim_all
@@ -129,28 +130,28 @@ class Compiler:
             )
         with timed(self.times, "record backward"):
             joints = [self._joint(stage, plan.plain) for stage in plan.stages]
-        halves = [self._split(joint, sum(kind is not None for kind in given)) for joint, given, _ in joints]
+        halves = [self._split(joint, sum(kind is not None for kind in given)) for joint, given, *_ in joints]
         augmented = halves[0][0] if len(halves) == 1 else self._merged(plan, [made for made, _ in halves])
         forward = self._optimise(augmented, (no_ops, common_subexpressions, dead_code))
         pairs = []
-        for stage, (_, given, histories), (made, pulled) in zip(plan.stages, joints, halves):
+        for stage, (_, given, histories, order), (made, pulled) in zip(plan.stages, joints, halves):
             shown: list[Trace] = []
             self.backward_stages.append(shown)
             compile_later = functools.partial(self._backward, shown)
             saved = [p.name for p in made.output[1]]
             connected = [name for name in histories if name not in saved]
-            pulled = self._with_inputs(pulled, [*saved, *connected], pulled.inputs[len(saved) :])
-            pair = Pair(self.program, stage, [*saved, *connected], compile_later, connected)
+            pulled = self._placed(pulled, [*saved, *connected], pulled.inputs[len(saved) :], order)
+            pair = Pair(self.program, stage, order, [*saved, *connected], compile_later, connected)
             pair.backwards[given + (None,) * len(pair.inner), False] = self._compile_backward(shown, pulled)
             pairs.append(pair)
         returned = [name for stage in plan.stages for name in stage.targets] + plan.plain
         body = _below_autograd(self._code(forward))
         return self._assemble(plan, body, returned, pairs), list(forward.history)
 
-    def _joint(self, stage: Stage, plain: list[str]) -> tuple[Trace, Cotangents, list[str]]:
+    def _joint(self, stage: Stage, plain: list[str]) -> tuple[Trace, Cotangents, list[str], list[str]]:
         """The joint trace for a cotangent at every target; where that fails, for those targets that have a backward.
 
-        With it come the values of whose history other ones are, by name.
+        With it come the values of whose history other ones are, and the inputs in the order for the function; by name.
 
         Eager raises the error when backward is called from such a target, and so does recording it then.
         """
@@ -160,7 +161,13 @@ class Compiler:
         except Exception:
             given = tuple(kind if self._has_backward(stage, i) else None for i, kind in enumerate(given))
             joint = record_backward(self.program, stage, plain, given)
-        return joint, given, list(self.program.recorder.histories.names)
+        recorder = self.program.recorder
+        grads = [item for item in recorder.inputs if item.before.requires_grad]
+        leaves = [item.proxy.name for item in grads if item.before.leaf]
+        others = [item.proxy.name for item in grads if not item.before.leaf]
+        order = arranged(leaves, others, recorder.arrivals)
+        rest = [item.proxy.name for item in recorder.inputs if not item.before.requires_grad]
+        return joint, given, list(recorder.histories.names), [*order, *rest]
 
     def _has_backward(self, stage: Stage, target: int) -> bool:
         (kind,) = dense([self.program.fake(stage.targets[target])])
@@ -187,7 +194,7 @@ class Compiler:
             return split(run(joint, passes), cotangents)
 
     def _backward(
-        self, shown: list[Trace], joint: Trace, cotangents: int, saved: list[str], create_graph: bool
+        self, shown: list[Trace], joint: Trace, cotangents: int, saved: list[str], order: list[str], create_graph: bool
     ) -> Callable[..., Any]:
         """A backward for other cotangents than the first, which takes what the forward saves already.
 
@@ -202,14 +209,16 @@ class Compiler:
                 f"the backward for these outputs needs {', '.join(sorted(missing))}, which was not saved",
                 "use all outputs in the loss",
             )
-        pulled = self._with_inputs(pulled, saved, seeds)
+        pulled = self._placed(pulled, saved, seeds, order)
         return compile_trace(stop_gradients(pulled)) if create_graph else self._compile_backward(shown, pulled)
 
-    def _with_inputs(self, pulled: Trace, saved: list[str], seeds: Sequence[Any]) -> Trace:
-        """A backward that takes these saved values, also those that it does not read."""
+    def _placed(self, pulled: Trace, saved: list[str], seeds: Sequence[Any], order: list[str]) -> Trace:
+        """A backward that takes these saved values, also those that it does not read, and returns in this order."""
         known, recorder = {p.name: p for p in pulled.inputs}, self.program.recorder
         inputs = tuple(known.get(name) or recorder.proxy(self.program.fake(name)) for name in saved)
-        return replace(pulled, inputs=(*inputs, *seeds))
+        found = dict(zip((item.proxy.name for item in recorder.inputs), pulled.output))
+        gradients = (*(found[name] for name in order), *pulled.output[len(found) :])
+        return replace(pulled, inputs=(*inputs, *seeds), output=gradients)
 
     def _compile_backward(self, shown: list[Trace], pulled: Trace) -> Callable[..., Any]:
         final = self._optimise(pulled, (no_ops, common_subexpressions, dead_code))
@@ -240,10 +249,11 @@ class Compiler:
         for pair, needed in zip((*pairs, None), (*kept, [])):
             views = _emit_views(views, known, lines, names)
             if pair is not None:
-                apply = names.bind("apply", autograd_function(pair, plan.dirty))
+                dirty = [pair.order.index(inputs[i]) for i in plan.dirty]
+                apply = names.bind("apply", autograd_function(pair, dirty))
                 values = _tuple(raw[name] for name in pair.stage.targets)
                 saved = "saved" if needed == union else _tuple(f"saved[{union.index(name)}]" for name in needed)
-                given = ", ".join((*inputs, *pair.stage.sources))
+                given = ", ".join((*pair.order, *pair.stage.sources))
                 first = f"[:{len(pair.stage.targets)}]" if pair.inner else ""
                 lines.append(f"    {_tuple(pair.stage.targets)} = {apply}(({values}, {saved}), {given}){first}")
                 known.update(pair.stage.targets)

@@ -90,8 +90,9 @@ class Pair:
 
     program: Program
     stage: Stage
+    order: list[str]  # of the program's inputs, as its autograd function takes them
     saved: list[str]  # names of what the forward saves for it, then `connected`
-    compile_backward: Callable[[Trace, int, list[str], bool], Callable[..., Any]]
+    compile_backward: Callable[[Trace, int, list[str], list[str], bool], Callable[..., Any]]
     connected: list[str] = field(default_factory=list)  # what other values have the history of, see trace/history.py
     backwards: dict[tuple[Cotangents, bool], Callable[..., Any]] = field(default_factory=dict)
     lock: Any = field(default_factory=threading.RLock)
@@ -124,7 +125,7 @@ class Pair:
                 stage = replace(self.stage, targets=(*self.stage.targets, *self.inner))
                 joint = record_backward(self.program, stage, (), given, create_graph=create_graph)
                 count = sum(kind is not None for kind in given)
-                self.backwards[key] = self.compile_backward(joint, count, self.saved, create_graph)
+                self.backwards[key] = self.compile_backward(joint, count, self.saved, self.order, create_graph)
         return self.backwards[key]
 
 
@@ -142,7 +143,8 @@ def autograd_function(pair: Pair, dirty: Sequence[int] = ()) -> Callable[..., tu
     """A function of `(values, saved)` and the inputs that gives the stage's values their history.
 
     `values` are the stage's targets as the forward computed them, `dirty` the positions of inputs that it wrote. It
-    takes the program's inputs and then the stage's sources, and returns the targets and the inner values.
+    takes the program's inputs in the pair's order and then the stage's sources, and returns the targets and the inner
+    values.
     """
     inner = [pair.saved.index(name) for name in pair.inner]
     shared = [pair.saved.index(name) for name in pair.shared]
@@ -181,7 +183,7 @@ def autograd_function(pair: Pair, dirty: Sequence[int] = ()) -> Callable[..., tu
 
 def _connection(pair: Pair, name: str) -> Callable[[Sequence[torch.Tensor]], torch.Tensor]:
     """What stands for a value that is only connected to: a target or an input itself, else a tensor without memory."""
-    known = [*pair.stage.targets, *(item.proxy.name for item in pair.program.recorder.inputs), *pair.stage.sources]
+    known = [*pair.stage.targets, *pair.order, *pair.stage.sources]
     if name in known:
         return operator.itemgetter(known.index(name))
     make = connection(pair.program.fake(name))

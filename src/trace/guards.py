@@ -218,11 +218,19 @@ class _Builder:
             if item.source not in self.sources:
                 self.sources[item.source] = self.local(item.source, f"  # {item.proxy.name}")
         self._metadata([(item.real, self.sources[item.source]) for item in inputs])
+        self._leaves()
         for item in inputs:
             if item.proxy.storage in self.program.recorder.placed:
                 offset, name = item.proxy.offset, self.sources[item.source]
                 self.require(f"{name}.storage_offset() == {offset}", f"storage offset of {item.source} is {offset}")
         self.lines.append(f"return ({''.join(self.sources[item.source] + ', ' for item in inputs)})")
+
+    def _leaves(self) -> None:
+        """Which inputs with a gradient are leaves: at those it arrives in order, and they can't be written."""
+        for item in self.program.recorder.inputs if self.program.needs_grad else ():
+            if item.before.requires_grad and not isinstance(item.real, torch.nn.Parameter):
+                name = self.sources[item.source]
+                self.require(f"{name}.is_leaf is {item.before.leaf}", f"{item.source} is a leaf")
 
     def _metadata(self, inputs: list[tuple[torch.Tensor, str]]) -> None:
         for real, name in inputs:

@@ -1,5 +1,6 @@
 """A program captured: its trace, what it returns, and the autograd graph that its backward can be recorded from."""
 
+import functools
 import threading
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -282,7 +283,12 @@ def record_backward(
         cotangents = tuple(recorder.proxy(seed) for seed in seeds)
         found: Any = [None] * len(edges)
         if outs and edges:
-            with recording(recorder), torch._C.DisableTorchFunction(), _stopping_at(stage, program):
+            with (
+                _arrivals(recorder),
+                recording(recorder),
+                torch._C.DisableTorchFunction(),
+                _stopping_at(stage, program),
+            ):
                 found = torch.autograd.grad(
                     outs, list(edges.values()), seeds, retain_graph=True, create_graph=create_graph, allow_unused=True
                 )
@@ -292,6 +298,24 @@ def record_backward(
     gradients = tuple(named.get(name) for name in (*(p.name for p in primals), *stage.sources))
     body = (*recorder.calls, *(_settled(recorder, call) for call in calls))
     return Trace("joint", (*primals, *cotangents), body, (outputs, gradients), dict(recorder.constants))
+
+
+@contextmanager
+def _arrivals(recorder: Recorder) -> Iterator[None]:
+    """Note in which order gradients arrive at the inputs that are leaves."""
+    order = recorder.arrivals = list[str]()
+    leaves = [item for item in recorder.inputs if item.before.leaf and item.fake.is_leaf and item.fake.requires_grad]
+    with torch._C.DisableTorchFunction():
+        handles = [item.fake.register_hook(functools.partial(_arrived, order, item.proxy.name)) for item in leaves]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _arrived(order: list[str], name: str, gradient: torch.Tensor) -> None:
+    order.append(name)
 
 
 @contextmanager
@@ -312,7 +336,7 @@ def _stopping_at(stage: Stage, program: Program) -> Iterator[None]:
 
 def _before(nodes: set[Any], roots: Sequence[Any]) -> set[Any]:
     """The autograd nodes that roots lead to before they come to these."""
-    queue = [root for root in roots if root not in nodes]
+    queue = [root for root in roots if root is not None and root not in nodes]  # an input that is a leaf has no node
     seen = set(queue)
     while queue:
         for node, _ in queue.pop().next_functions:

@@ -62,6 +62,7 @@ class Recorder:
         self.autocast = False
         self.keeps_numbers = True
         self.histories = Histories()
+        self.arrivals: list[str] = []  # leaves in the order in which the backward recorded last gives them a gradient
         self.settings = settings.current()
         self.placed: set[int] = set()  # storages in which the place of a tensor matters, since the program asks for it
         self._names: set[str] = set()

@@ -211,3 +211,31 @@ def retain_grad_inside_of_several(run: Run) -> Any:
         (loss + other.sum() + view.exp().sum() + own(given)).backward()
         seen.append((h.grad, other.grad, view.grad, x.grad, given.grad))
     return seen
+
+
+@case("autograd")
+def order_of_gradients_of_a_larger_model(run: Run) -> Any:
+    """Blocks of several kinds with a tied weight; an input that is a leaf, one that is none."""
+    order: list[str] = []
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.up, self.down = nn.LayerNorm(4), nn.Linear(4, 8), nn.Linear(8, 4, bias=False)
+            self.unused = nn.Parameter(torch.zeros(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.down(self.up(self.norm(x)).relu())
+
+    net = nn.Sequential(*(Block() for _ in range(5)))
+    net[3].down.weight = net[1].down.weight
+    for name, p in net.named_parameters():
+        p.register_post_accumulate_grad_hook(lambda p, name=name: order.append(name))
+    f, seen = run.jit(net), []
+    for kind in ("plain", "leaf", "made", "plain"):
+        x = torch.randn(2, 4, requires_grad=kind != "plain")
+        x.register_hook(lambda g: order.append("x")) if kind != "plain" else None
+        f(x * 2 if kind == "made" else x).square().sum().backward()
+        seen.append(list(order))
+        order.clear()
+    return seen
