@@ -24,7 +24,8 @@ def call_failed(recorder: Recorder, fn: Callable[..., Any], args: Any, kwargs: A
         raise error
     name = symbol_of(fn).name
     try:
-        meta.probe(fn, args, kwargs)
+        if not meta.is_without_memory(error):  # where it is, zeros would tell nothing
+            meta.probe(fn, args, kwargs)
     except Exception as eager_error:
         _refuse_broken_promises(recorder)
         shown = error if _is_about_a_view(error, args) else eager_error  # a probe has no views
@@ -32,8 +33,9 @@ def call_failed(recorder: Recorder, fn: Callable[..., Any], args: Any, kwargs: A
             shown.add_note(_note_of(recorder, name, args, kwargs))
         raise shown from (None if str(shown) == str(error) else error)
     if type(error).__module__.startswith("torch._subclasses") or not _reached_dispatcher(error):
+        reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         recorder.refuse(
-            f"{name} needs real data or memory, which is not there while tracing ({type(error).__name__}: {error})",
+            f"{name} needs real data or memory, which is not there while tracing ({reason})",
             "leave this part outside of fg.jit",
         )
     raise error

@@ -110,6 +110,11 @@ def fake(leaf: Any, mode: FakeTensorMode) -> Any:
     return mode.from_tensor(leaf, static_shapes=True)
 
 
+def is_without_memory(error: Exception) -> bool:
+    """Whether PyTorch raised an error because it read the memory of a fake tensor."""
+    return any(text in str(error) for text in ("data is not allocated yet", "access data pointer"))
+
+
 def takes_undefined(op: torch._ops.OpOverload, args: Any) -> bool:
     """Whether autograd hands an undefined tensor to an op, which makes undefined ones of it."""
     return any(value is None and type(arg.type) is torch.TensorType for value, arg in zip(args, op._schema.arguments))
