@@ -18,6 +18,7 @@ from fulgurite.ir.printer import Namespace
 from fulgurite.trace import settings
 from fulgurite.trace.code import watching
 from fulgurite.trace.effects import Write
+from fulgurite.trace.formulas import kept_formulas
 from fulgurite.trace.input_state import AutogradState
 from fulgurite.trace.inputs import SIMPLE, Locator, argument_names, can_follow, definition
 from fulgurite.trace.number import Number
@@ -283,11 +284,13 @@ def record_backward(
         cotangents = tuple(recorder.proxy(seed) for seed in seeds)
         found: Any = [None] * len(edges)
         if outs and edges:
+            kept = kept_formulas(recorder, program.trace.bound_symbols, outs)
             with (
                 _arrivals(recorder),
                 recording(recorder),
                 torch._C.DisableTorchFunction(),
                 _stopping_at(stage, program),
+                kept,
             ):
                 found = torch.autograd.grad(
                     outs, list(edges.values()), seeds, retain_graph=True, create_graph=create_graph, allow_unused=True

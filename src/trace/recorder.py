@@ -313,13 +313,17 @@ class Recorder:
         tags = bsym.tags | ({"backward"} if self.backward_phase else set())
         node: Any = torch._C._current_autograd_node()  # None outside of a backward pass
         if node is not None:
-            forward = self._forward_of.get(node._sequence_nr())
+            forward = self.forward_of(node)
             return replace(bsym, forward=forward, tags=tags | {"gradient"})
         sequence = torch.autograd._get_sequence_nr()  # private: the public profiler shows it only afterwards
         if sequence > self._sequence and bsym.outputs:
             self._forward_of.setdefault(sequence - 1, bsym.outputs[0].name)
         self._sequence = sequence
         return replace(bsym, tags=tags) if tags else bsym
+
+    def forward_of(self, node: Any) -> str | None:
+        """The first output of the op that made an autograd node, by name."""
+        return self._forward_of.get(node._sequence_nr())
 
     def refuse(self, what: str, instead: str) -> NoReturn:
         """Raise a TraceError for the user's line, and keep it in case the program swallows it."""

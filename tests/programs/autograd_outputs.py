@@ -309,3 +309,18 @@ def retained_gradients_of_outputs(run: Run) -> Any:
         y.sum().backward()
         seen.append((h.grad, y.grad, x.grad))
     return seen
+
+
+@case("autograd")
+def formulas_that_look_at_data(run: Run) -> Any:
+    """Gradients of `prod` of intermediate values with a zero, of `max` with ties, of `masked_fill` for its value."""
+
+    def f(x: Tensor) -> Tensor:
+        filled = (x * 2).masked_fill(x > 0, x.sum()).square().sum()
+        return (x.relu() * 3).prod(1).sum() + (x * 2).cumprod(0).sum() + x.round().max() * filled
+
+    jitted, seen = run.jit(f), []
+    for _ in range(3):
+        x = leaf(3, 4)
+        seen.append((y := jitted(x), torch.autograd.grad(y, x)))
+    return seen
