@@ -2,7 +2,7 @@
 
 The default random generator: seeding it, and saving and restoring its state, become calls of the trace. Whether torch
 functions are overridden: PyTorch's own modules leave their fast paths where they are, and the recorder's mode must
-not count.
+not count. The type of a tensor: `type(x) is torch.Tensor` holds for a stand-in too.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from torch._subclasses.fake_tensor import FakeTensor
 from fulgurite.ir import Symbol
 from fulgurite.ir.modes import outside_all_modes
 from fulgurite.ir.tree import leaves
+from fulgurite.trace.number import Number
 from fulgurite.trace.opaque import apply_or_keep
 
 if TYPE_CHECKING:
+    from fulgurite.trace.inputs import Locator
     from fulgurite.trace.recorder import Recorder
 
 
@@ -101,6 +103,46 @@ def _recorded_print(recorder: Recorder) -> Callable[..., None]:
         return recorder.note(_PRINT, values, None, options)
 
     return record
+
+
+class _TypeOf(type):
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if len(args) != 1 or kwargs:
+            return type(*args, **kwargs)
+        (value,) = args
+        if type(value) is Number:
+            return value.proxy.kind
+        if type(value) is FakeTensor:
+            kinds = (torch.nn.Parameter, torch.nn.Buffer, torch.Tensor)
+            return next(kind for kind in kinds if isinstance(value, kind))
+        return cls if type(value) is type else type(value)
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, type)
+
+    def __subclasscheck__(cls, value: Any) -> bool:
+        return issubclass(value, type)
+
+
+_type_of = _TypeOf("type", (type,), {"__doc__": "`type`, which takes a stand-in for what it stands for."})
+
+
+@contextmanager
+def answering_type(locator: Locator) -> Iterator[None]:
+    """Let code of the user's that names `type` find another one: an object can't hide its own."""
+    changed: list[dict[str, Any]] = []
+
+    def add(table: dict[str, Any]) -> None:
+        if "type" not in table:
+            changed.append(table)
+            table["type"] = _type_of
+
+    locator.on_type = add
+    try:
+        yield
+    finally:
+        for table in changed:
+            del table["type"]
 
 
 @contextmanager

@@ -63,6 +63,7 @@ class Locator:
         self.clocks: list[tuple[dict[str, Any], str]] = []
         self.on_generator: Callable[[Any], None] = self.generators.append
         self.on_clock: Callable[[dict[str, Any], str], None] = lambda holder, key: self.clocks.append((holder, key))
+        self.on_type: Callable[[dict[str, Any]], None] = lambda table: None
         self._tensors: dict[int, tuple[str, str]] = {}
         self._on_tensor: Callable[[torch.Tensor], None] = lambda tensor: None
         self._functions: dict[types.CodeType, list[tuple[str, Any, str, type | None]]] = {}
@@ -106,6 +107,8 @@ class Locator:
             self.all_of_classes.update(kind for _, _, _, kind in running if kind is not None)
         functions = [place for source, fn, name, _ in running for place in self._running(source, fn, name)]
         self._search([*functions, *self._globals(code, table), *self._environment(known.strings, code)])
+        if "type" in known.names:
+            self.on_type(table)
 
     def _search(self, roots: list[Place]) -> None:
         """Walk everything below the roots once, nearest first."""

@@ -17,6 +17,7 @@ from fulgurite.ir.errors import TraceError, Untraceable
 from fulgurite.ir.printer import Namespace
 from fulgurite.trace import settings
 from fulgurite.trace.code import watching
+from fulgurite.trace.disguise import answering_type
 from fulgurite.trace.effects import Write
 from fulgurite.trace.formulas import kept_formulas
 from fulgurite.trace.input_state import AutogradState
@@ -112,7 +113,7 @@ def capture(
     _active.depth = getattr(_active, "depth", 0) + 1
     modes = GlobalModes()
     try:
-        with watching_state(locator), watching(locator.learn), recording(recorder):
+        with watching_state(locator), answering_type(locator), watching(locator.learn), recording(recorder):
             returned = fn(*fake_args, **fake_kwargs)
             result, outputs = _result(recorder, locator, returned)
             writes = locator.snapshot.restore(recorder.stand_in)

@@ -248,10 +248,9 @@ class Recorder:
         """Whether `tensor.item()` may stay a number of the trace."""
         plain = tensor.dtype.is_floating_point or tensor.dtype in _INTEGERS
         transformed = torch._C._functorch.peek_interpreter_stack() is not None
-        tells_types = "type" in getattr(self.locate, "used_names", ())  # the program may see that it is no plain number
         if not plain or tensor.numel() != 1 or transformed or self.open is not None:
             return False
-        return self.values.keeps_next_number(self.keeps_numbers and not tells_types)
+        return self.values.keeps_next_number(self.keeps_numbers)
 
     def number(self, kind: type) -> NumberProxy:
         """A new number."""
