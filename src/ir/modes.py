@@ -12,6 +12,19 @@ outside_all_modes = _disable_current_modes
 
 
 @contextmanager
+def keeping_random_state() -> Iterator[None]:
+    """A context whose draws from the default generator are undone.
+
+    (`torch.random.fork_rng` asks the generator that `torch.random` names, which a recording replaces.)
+    """
+    state = torch.default_generator.get_state()
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(state)
+
+
+@contextmanager
 def outside_autograd_hooks() -> Iterator[None]:
     """A context without the hooks for saved tensors that are active, and without anomaly mode.
 

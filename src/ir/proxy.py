@@ -65,6 +65,7 @@ class NumberProxy:
     storage: int = -1
     requires_grad: ClassVar[bool] = False
     grad_fn: ClassVar[None] = None
+    retains_grad: ClassVar[bool] = False
 
     @property
     def type_string(self) -> str:

@@ -21,7 +21,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fulgurite.ir import BoundSymbol, Symbol, TensorProxy
-from fulgurite.ir.modes import outside_all_modes
+from fulgurite.ir.modes import keeping_random_state, outside_all_modes
 from fulgurite.ir.tree import leaves, map_leaves
 
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ _SIDE, _LARGE = 3, 4096
 def kept_formulas(recorder: Recorder, calls: Sequence[BoundSymbol], roots: Sequence[torch.Tensor]) -> Iterator[None]:
     """Keep formulas that can't be recorded, in the backward recorded in this block from the results of calls."""
     makers = {p.name: call for bsym in calls for call in bsym.flat() for p in call.outputs}
-    handles = []
+    handles: list[Any] = []
     for node in _nodes(root.grad_fn for root in roots):
-        call = makers.get(recorder.forward_of(node))
+        call = makers.get(recorder.forward_of(node) or "")
         if call is not None and _looks_at_kind(recorder, call):
             handles.extend(_keep(recorder, node, call))
     try:
@@ -154,7 +154,7 @@ def _kind(leaf: Any) -> str:
 @functools.lru_cache(maxsize=4096)
 def _differs(op: torch._ops.OpOverload, kinds: str, arguments: _Arguments) -> bool:
     """Whether the formula of an op does something else while a dispatch mode is active, tried on small tensors."""
-    with outside_all_modes(), torch._C.DisableTorchFunction(), torch.random.fork_rng(devices=[]):
+    with outside_all_modes(), torch._C.DisableTorchFunction(), keeping_random_state():
         torch.default_generator.manual_seed(0)
         try:
             plain = _form(op, arguments.call)

@@ -11,7 +11,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from fulgurite.ir.errors import TraceError
-from fulgurite.ir.modes import outside_all_modes
+from fulgurite.ir.modes import keeping_random_state, outside_all_modes
 from fulgurite.ir.symbol import BUILTIN_NAMESPACES
 from fulgurite.ir.tree import leaves, map_leaves
 
@@ -38,7 +38,7 @@ def probe(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     This tells a fake kernel that is missing or wrong from a call that fails in eager too: eager's own exception
     comes out of it. Random draws are undone.
     """
-    with outside_all_modes(), torch._C.DisableTorchFunction(), torch.random.fork_rng(devices=[]):
+    with outside_all_modes(), torch._C.DisableTorchFunction(), keeping_random_state():
         return fn(*map_leaves(_zeros, args), **map_leaves(_zeros, kwargs))
 
 

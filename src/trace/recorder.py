@@ -20,6 +20,7 @@ from fulgurite.trace import meta, settings
 from fulgurite.trace.failures import call_failed
 from fulgurite.trace.history import WITH_HISTORY, Histories
 from fulgurite.trace.input_state import AutogradState, Input
+from fulgurite.trace.inputs import Locator
 from fulgurite.trace.number import Number, look_at
 from fulgurite.trace.source import whereabouts
 from fulgurite.trace.values import Values
@@ -40,7 +41,7 @@ class Recorder:
 
     def __init__(
         self,
-        locate: Callable[[torch.Tensor], tuple[str, str] | None],
+        locate: Locator,
         modules: dict[int, str],
         values: Values,
     ) -> None:
@@ -137,7 +138,7 @@ class Recorder:
     def tie(self, tensor: torch.Tensor, value: TensorProxy, of: TensorProxy) -> None:
         """Let a tensor be a value with the history of another one."""
         tied = self.define_as(tensor, self.unique_name(f"{value.name}_as_{of.name}"))
-        self._append(WITH_HISTORY, (value, of), {}, tied)
+        self.append(WITH_HISTORY, (value, of), {}, tied)
 
     def adopt(self, tree: Any) -> Any:
         """The same arguments with every real tensor replaced by its stand-in."""
