@@ -11,10 +11,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import programs  # noqa: F401  (defines the cases)
 from programs.case import CASES, Case, Verdict, judge
 
+PAGE = Path(__file__).parents[1] / "docs" / "programs.md"
 KNOWN = Path(__file__).parent / "results" / "programs.json"
 RUNS = [(case, registered) for case in CASES.values() for registered in ([False, True] if case.operators else [False])]
 
@@ -51,6 +53,38 @@ def main() -> None:
     print(f"{len(found) - len(failing)} of {len(found)} right")
     if not sys.argv[1:]:
         KNOWN.write_text(json.dumps(failing, indent=1, sort_keys=True) + "\n")
+        PAGE.write_text(page(found))
+
+
+def page(found: dict[str, Verdict]) -> str:
+    """How the programs of each area went, as a page of the documentation."""
+    areas: dict[str, list[str]] = {}
+    for key, verdict in found.items():
+        areas.setdefault(key.rpartition(":")[0], []).append(verdict.outcome)
+    rows = [f"| {area} | {len(runs)} | {runs.count('right')} |" for area, runs in sorted(areas.items())]
+    others = [f"| {key} | {v.outcome} |" for key, v in sorted(found.items()) if v.outcome != "right"]
+    total = sum(verdict.outcome == "right" for verdict in found.values())
+    return "\n".join(
+        [
+            "# Small programs under fg.jit",
+            "",
+            f"Made by `python tests/test_programs.py` with torch {torch.__version__.split('+')[0]}; not to be edited. Each",
+            "program of `tests/programs` runs in eager and under `fg.jit`, at least twice, with other data or after a",
+            "change; *right* means that all that a user could see is eager's to the bit. Programs with operators of their",
+            f"own run with and without `fg.register_custom_op`. {total} of {len(found)} runs are right.",
+            "",
+            "| area | runs | right |",
+            "| --- | --- | --- |",
+            *rows,
+            "",
+            "Not right (operators whose fake kernel lies are to be refused):",
+            "",
+            "| program | outcome |",
+            "| --- | --- |",
+            *others,
+            "",
+        ]
+    )
 
 
 if __name__ == "__main__":
