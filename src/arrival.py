@@ -14,10 +14,13 @@ import torch
 from fulgurite.ir.modes import outside_all_modes, outside_autograd_hooks
 
 
-def arranged(leaves: Sequence[str], others: Sequence[str], arrivals: Sequence[str]) -> list[str]:
-    """The inputs of an autograd function, placed so that the leaves get their gradients in the order of `arrivals`."""
+def arranged(leaves: Sequence[str], others: Sequence[str], arrivals: Sequence[str], more: int) -> list[str]:
+    """The inputs of an autograd function, placed so that the leaves get their gradients in the order of `arrivals`.
+
+    Behind them `more` leaves follow.
+    """
     wanted = [*arrivals, *(name for name in leaves if name not in arrivals)]
-    placed = dict(zip(_taken(len(leaves), len(others)), wanted))
+    placed = dict(zip(_taken(len(leaves), len(others), more), wanted))
     return [*(placed[place] for place in range(len(leaves))), *others]
 
 
@@ -32,8 +35,8 @@ class _HandOut(torch.autograd.Function):
 
 
 @functools.cache
-def _taken(leaves: int, others: int) -> tuple[int, ...]:
-    """In which order autograd takes the first inputs of a function, if those are leaves and the others are not."""
+def _taken(leaves: int, others: int, more: int) -> tuple[int, ...]:
+    """In which order autograd takes the first inputs of a function: leaves, then others, and `more` leaves at last."""
     if leaves < 2:
         return tuple(range(leaves))
     order: list[int] = []
@@ -47,7 +50,8 @@ def _taken(leaves: int, others: int) -> tuple[int, ...]:
         inputs = [_leaf() for _ in range(leaves)]
         for place, leaf in enumerate(inputs):
             leaf.register_post_accumulate_grad_hook(functools.partial(_note, order, place))
-        _HandOut.apply(*inputs, *(_leaf().clone() for _ in range(others))).backward()
+        last = [_leaf() for _ in range(more)]
+        _HandOut.apply(*inputs, *(_leaf().clone() for _ in range(others)), *last).backward()
     return tuple(order)
 
 

@@ -21,7 +21,7 @@ from fulgurite.ir.trace import Provenance
 from fulgurite.trace import settings
 from fulgurite.trace.guards import Prologue
 from fulgurite.trace.program import Cotangents, Program, Stage, dense, record_backward
-from fulgurite.training import Pair, Plan, autograd_function, plan_outputs, without_autocast
+from fulgurite.training import Pair, Plan, as_leaf, autograd_function, plan_outputs, without_autocast
 from fulgurite.transforms import (
     common_subexpressions,
     dead_code,
@@ -115,8 +115,8 @@ class Compiler:
         if plan.targets:
             run_all, stages = self._differentiable(plan)
         else:
-            body, stages = self._inference(plan.plain)
-            run_all = self._assemble(plan, _below_autograd(body), plan.plain, [])
+            body, stages = self._inference([*plan.leaves, *plan.plain])
+            run_all = self._assemble(plan, _below_autograd(body), [*plan.leaves, *plan.plain], [])
         if not torch.is_grad_enabled():  # the program enables it inside
             run_all = torch.enable_grad()(run_all)
         if self.program.recorder.autocast and plan.views:
@@ -124,27 +124,29 @@ class Compiler:
         return run_all, stages
 
     def _differentiable(self, plan: Plan) -> tuple[Callable[..., Any], list[Trace]]:
-        if not self.program.edges:
+        if not self.program.edges and not plan.leaves:
             self.program.recorder.refuse(
                 "an output requires grad, but no gradient leads to an input", "make its leaf outside of fg.jit"
             )
         with timed(self.times, "record backward"):
-            joints = [self._joint(stage, plan.plain) for stage in plan.stages]
+            joints = [self._joint(stage, [*plan.leaves, *plan.plain]) for stage in plan.stages]
         halves = [self._split(joint, sum(kind is not None for kind in given)) for joint, given, *_ in joints]
         augmented = halves[0][0] if len(halves) == 1 else self._merged(plan, [made for made, _ in halves])
+        outputs, kept = augmented.output
+        augmented = replace(augmented, output=(outputs, tuple(p for p in kept if p.name not in plan.leaves)))
         forward = self._optimise(augmented, (no_ops, common_subexpressions, dead_code))
         pairs = []
         for stage, (_, given, histories, order), (made, pulled) in zip(plan.stages, joints, halves):
             shown: list[Trace] = []
             self.backward_stages.append(shown)
             compile_later = functools.partial(self._backward, shown)
-            saved = [p.name for p in made.output[1]]
-            connected = [name for name in histories if name not in saved]
-            pulled = self._placed(pulled, [*saved, *connected], pulled.inputs[len(saved) :], order)
+            saved = [p.name for p in made.output[1] if p.name not in plan.leaves]
+            connected = [name for name in (*plan.leaves, *histories) if name not in saved]
+            pulled = self._placed(pulled, [*saved, *connected], pulled.inputs[len(made.output[1]) :], order)
             pair = Pair(self.program, stage, order, [*saved, *connected], compile_later, connected)
             pair.backwards[given + (None,) * len(pair.inner), False] = self._compile_backward(shown, pulled)
             pairs.append(pair)
-        returned = [name for stage in plan.stages for name in stage.targets] + plan.plain
+        returned = [name for stage in plan.stages for name in stage.targets] + plan.leaves + plan.plain
         body = _below_autograd(self._code(forward))
         return self._assemble(plan, body, returned, pairs), list(forward.history)
 
@@ -165,7 +167,8 @@ class Compiler:
         grads = [item for item in recorder.inputs if item.before.requires_grad]
         leaves = [item.proxy.name for item in grads if item.before.leaf]
         others = [item.proxy.name for item in grads if not item.before.leaf]
-        order = arranged(leaves, others, recorder.arrivals)
+        made = sum(self.program.fake(name).is_leaf for name in stage.sources)
+        order = arranged(leaves, others, recorder.arrivals, made)
         rest = [item.proxy.name for item in recorder.inputs if not item.before.requires_grad]
         return joint, given, list(recorder.histories.names), [*order, *rest]
 
@@ -181,7 +184,7 @@ class Compiler:
     def _merged(self, plan: Plan, made: list[Trace]) -> Trace:
         """One augmented forward for several stages: it returns and saves what each of them does."""
         recorder = self.program.recorder
-        names = [name for stage in plan.stages for name in stage.targets] + plan.plain
+        names = [name for stage in plan.stages for name in stage.targets] + plan.leaves + plan.plain
         outputs = tuple(recorder.proxy(self.program.fake(name)) for name in names)
         saved = tuple({p.name: p for trace in made for p in trace.output[1]}.values())
         trace = replace(recorder.trace("augmented_forward", (outputs, saved)), provenance=Provenance("merged"))
@@ -245,7 +248,9 @@ class Compiler:
         lines = [f"def assemble({', '.join(inputs)}):"]
         lines.append(f"    {_tuple(raw.values())}{', saved' if pairs else ''} = {call}")
         lines.extend(f"    {name} = {raw[name]}" for name in plan.plain)
-        known, views = {*inputs, *plan.plain}, list(claimed)
+        for name in plan.leaves:
+            lines.append(f"    {name} = {names.bind('as_leaf', as_leaf(self.program.fake(name)))}({raw[name]})")
+        known, views = {*inputs, *plan.plain, *plan.leaves}, list(claimed)
         for pair, needed in zip((*pairs, None), (*kept, [])):
             views = _emit_views(views, known, lines, names)
             if pair is not None:

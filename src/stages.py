@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import networkx
@@ -26,13 +27,21 @@ MAX_STAGES = 16
 _Edge = tuple[Any, int]
 
 
-def cut(program: Program, targets: Sequence[str]) -> list[Stage]:
-    """The stages of a program with these differentiable values, in the order in which they run."""
+def cut(program: Program, targets: Sequence[str], leaves: Mapping[str, Any]) -> list[Stage]:
+    """The stages of a program with these differentiable values, in the order in which they run.
+
+    `leaves` are values that the program makes without a history and gives out, with their edges: sources of all stages.
+    """
+    stages = _cut(program, targets, leaves)
+    return [replace(stage, sources={**stage.sources, **leaves}) for stage in stages]
+
+
+def _cut(program: Program, targets: Sequence[str], leaves: Mapping[str, Any]) -> list[Stage]:
     whole = [Stage(tuple(targets))]
     leaf = any(program.fake(name).grad_fn is None for name in targets)
     if len(program.outputs) < 2 or program.written or leaf:
         return whole
-    graph = _Graph(program, targets)
+    graph = _Graph(program, targets, leaves)
     stages = graph.stages()
     return stages if stages is not None and len(stages) <= MAX_STAGES else whole
 
@@ -40,13 +49,13 @@ def cut(program: Program, targets: Sequence[str]) -> list[Stage]:
 class _Graph:
     """The program's autograd graph on fake tensors, without what lies before its inputs."""
 
-    def __init__(self, program: Program, targets: Sequence[str]) -> None:
+    def __init__(self, program: Program, targets: Sequence[str], leaves: Mapping[str, Any]) -> None:
         self.program = program
         self.targets = targets
-        self.inputs = {(edge.node, edge.output_nr) for edge in program.edges.values()}
+        self.inputs = {*leaves.values(), *((edge.node, edge.output_nr) for edge in program.edges.values())}
         self.into_inputs: list[tuple[Any, _Edge]] = []
         self.edges = list(self._edges())
-        self.names = {_edge(out): name for name, out in program.outputs.items() if out.requires_grad}
+        self.names = {_edge(out): name for name, out in program.outputs.items() if out.grad_fn is not None}
         inner = {self.names[edge] for _, edge in self.edges if edge in self.names}
         self.cuts = sorted({program.outputs[name].grad_fn._sequence_nr() for name in inner})  # type: ignore[union-attr]
 

@@ -27,6 +27,7 @@ class Plan:
 
     targets: list[str] = field(default_factory=list)  # what the autograd Function returns with a gradient
     plain: list[str] = field(default_factory=list)  # what it returns without one
+    leaves: list[str] = field(default_factory=list)  # leaves that the program makes and returns, or views of
     views: list[BoundSymbol] = field(default_factory=list)  # calls that make the other outputs, run after it
     dirty: list[int] = field(default_factory=list)  # positions of inputs that are written with a gradient
     stages: list[Stage] = field(default_factory=list)  # their targets are `targets` in order, and what they hand on
@@ -49,13 +50,36 @@ def plan_outputs(program: Program) -> Plan:
             continue
         root, views = _view_chain(program, name, makers)
         _add(plan.views, views)
-        _add(plan.targets, [] if root in inputs else [root])
-    plan.stages = cut(program, plan.targets) if plan.targets else []
+        made = _is_made_leaf(program, root)
+        _add(plan.leaves if made else plan.targets, [] if root in inputs else [root])
+    leaves = {name: _edge_of_leaf(program, name) for name in plan.leaves}
+    plan.stages = cut(program, plan.targets, leaves) if plan.targets else []
     plan.retained = [name for name, out in program.outputs.items() if name not in inputs and out.retains_grad]
     for name in plan.retained:
         if program.is_used(name) and not any(name in stage.sources for stage in plan.stages):
             program.recorder.refuse(f"the program asks {name} to retain its gradient", "do that outside of fg.jit")
     return plan
+
+
+def _is_made_leaf(program: Program, name: str) -> bool:
+    """Whether a value with a gradient is a leaf of the program's own, no view under `no_grad` of one."""
+    fake, inputs = program.fake(name), [item.fake for item in program.recorder.inputs]
+    if fake._is_view() and fake.is_leaf and not any(fake._base is given for given in inputs):
+        program.recorder.refuse("the program returns a view, made under no_grad, of a leaf", "return the leaf")
+    return fake.is_leaf and not fake._is_view() and not any(fake is given for given in inputs)
+
+
+def _edge_of_leaf(program: Program, name: str) -> tuple[Any, int]:
+    leaf = program.fake(name)
+    if leaf.grad is not None:
+        program.recorder.refuse(f"the program returns a leaf with a gradient, {name}", "do that outside of fg.jit")
+    node, index, *_ = torch.autograd.graph.get_gradient_edge(leaf)
+    return node, index
+
+
+def as_leaf(fake: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Makes a leaf with a gradient of a value: a parameter where the program made one."""
+    return torch.nn.Parameter if isinstance(fake, torch.nn.Parameter) else torch.Tensor.requires_grad_
 
 
 def _add(items: list[Any], new: Sequence[Any]) -> None:
@@ -99,18 +123,19 @@ class Pair:
 
     @cached_property
     def shared(self) -> list[str]:
-        """Saved inputs that the program's graph leads to from several places.
+        """Saved inputs, and leaves made inside, that the program's graph leads to from several places.
 
         They are returned too, as views of themselves, so that a second backward adds up in eager's order.
         """
-        uses = self.program.uses()
+        made = {name: edge for name, edge in self.stage.sources.items() if self.program.fake(name).is_leaf}
+        uses = self.program.uses(made)
         return [name for name in self.saved if uses.get(name, 0) > 1 and name not in self.stage.targets]
 
     @cached_property
     def inner(self) -> list[str]:
-        """The saved values that gradients flow through, apart from targets, sources, and inputs that are not shared."""
-        inputs = {item.proxy.name for item in self.program.recorder.inputs} - {*self.shared}
-        known = inputs | {*self.stage.targets, *self.stage.sources}
+        """The saved values that gradients flow through, apart from targets, sources and inputs that are not shared."""
+        inputs = {item.proxy.name for item in self.program.recorder.inputs}
+        known = (inputs | {*self.stage.targets, *self.stage.sources}) - {*self.shared}
         return [
             name for name in dict.fromkeys(self.saved) if name not in known and self.program.fake(name).requires_grad
         ]

@@ -63,9 +63,10 @@ class Program:
         """The fake tensor that a proxy stands for."""
         return self.recorder.tensors[name]
 
-    def uses(self) -> Counter[str]:
-        """For each input, how many edges of the program's autograd graph lead to it."""
+    def uses(self, more: Mapping[str, tuple[Any, int]]) -> Counter[str]:
+        """For each input and for each of `more`, how many edges of the program's autograd graph lead to it."""
         names = {(edge.node, edge.output_nr): name for name, edge in self.edges.items()}
+        names.update((edge, name) for name, edge in more.items())
         return Counter(names[edge] for edge in self._graph(names) if edge in names)
 
     def is_used(self, name: str) -> bool:
@@ -327,7 +328,7 @@ def _stopping_at(stage: Stage, program: Program) -> Iterator[None]:
     """Let no gradient through the nodes that made the stage's sources, or an input that is a view of another one."""
     recorder = program.recorder
     made_outside = {edge.node for edge in program.edges.values() if edge.node.next_functions}
-    nodes = {node for node, _ in stage.sources.values()} | made_outside
+    nodes = {node for node, _ in stage.sources.values() if node.next_functions} | made_outside
     handles = [node.register_prehook(lambda grads: (None,) * len(grads)) for node in nodes]
     recorder.entered = _before(nodes, [recorder.tensors[name].grad_fn for name in stage.targets]) if nodes else None
     try:

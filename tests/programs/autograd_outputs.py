@@ -324,3 +324,43 @@ def formulas_that_look_at_data(run: Run) -> Any:
         x = leaf(3, 4)
         seen.append((y := jitted(x), torch.autograd.grad(y, x)))
     return seen
+
+
+@case("outputs")
+def leaves_made_beside_what_is_trained(run: Run) -> Any:
+    """A leaf made inside and returned, a view of it, a parameter, and outputs of them with a trained weight."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> Any:
+            point = x.detach().clone().requires_grad_()
+            scale = nn.Parameter(torch.full((3,), 2.0))
+            hidden = self.linear(point).tanh() * scale
+            return point, point[0], scale, hidden, (hidden * point).square().sum()
+
+    net = Net()
+    f, seen = run.jit(net), []
+    for _ in range(2):
+        net.zero_grad()
+        point, view, scale, hidden, loss = f(torch.randn(2, 3))
+        (slope,) = torch.autograd.grad(loss, point, create_graph=True)
+        (slope.norm() + hidden.sum() + loss).backward()
+        seen.append((point, point.grad, scale, scale.grad, view, [p.grad for p in net.parameters()]))
+        seen.append((point.is_leaf, scale.is_leaf, type(scale).__name__, view.is_leaf, point.requires_grad))
+    return seen
+
+
+@case("outputs")
+def a_leaf_and_nothing_else(run: Run) -> Any:
+    """Only a leaf, and a leaf with a view of it, also under `no_grad`; the caller trains it."""
+    f = run.jit(lambda x: x.detach().mul(2).requires_grad_())
+    g, seen = run.jit(lambda x: ((p := nn.Parameter(x.detach() + 1)), p.view(-1), p.detach())), []
+    for enabled in (True, False, True):
+        with torch.set_grad_enabled(enabled):
+            a, (p, view, plain) = f(torch.randn(3)), g(torch.randn(2, 2))
+        (a.exp().sum() + view.sin().sum() + (p * plain).sum()).backward()
+        seen.append((a, a.grad, p, p.grad, view.requires_grad, plain.requires_grad, a.is_leaf, p.is_leaf))
+    return seen
