@@ -17,7 +17,7 @@ from fulgurite.ir import Trace
 from fulgurite.ir.errors import TraceError, Untraceable
 from fulgurite.ir.printer import add_place
 from fulgurite.trace.guards import build_prologue, state_guard
-from fulgurite.trace.inputs import definition
+from fulgurite.trace.kinds import definition
 from fulgurite.trace.miss import Miss
 from fulgurite.trace.program import Program, capture, is_tracing
 from fulgurite.trace.source import warn

@@ -54,4 +54,4 @@ def test_no_import_inside_a_function(path: Path) -> None:
 def test_files_stay_short() -> None:
     lines = {path: len(path.read_text().splitlines()) for path in SRC}
     assert {str(path): count for path, count in lines.items() if count > 400} == {}
-    assert sum(lines.values()) < 7000
+    assert sum(lines.values()) < 8000

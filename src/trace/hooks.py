@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from fulgurite.ir import Symbol
 from fulgurite.ir.tree import map_leaves
-from fulgurite.trace.inputs import SIMPLE
+from fulgurite.trace.kinds import SIMPLE
 
 if TYPE_CHECKING:
     from fulgurite.trace.recorder import Recorder

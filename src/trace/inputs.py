@@ -9,8 +9,6 @@ import functools
 import inspect
 import os
 import random
-import re
-import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -19,11 +17,22 @@ from typing import Any
 
 import numpy
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from fulgurite.ir.printer import Namespace
 from fulgurite.trace.code import facts
 from fulgurite.trace.effects import Snapshot
+from fulgurite.trace.kinds import (
+    DESCRIPTORS,
+    OPERATORS,
+    PLAIN,
+    SIMPLE,
+    code_of,
+    contents_of,
+    function_in,
+    is_clock,
+    is_users_class,
+    length_of,
+)
 from fulgurite.trace.source import is_library, is_users
 from fulgurite.trace.structure import is_users_object
 
@@ -200,7 +209,7 @@ class Locator:
     def _below_dict(self, value: dict[Any, Any], source: str, name: str) -> Iterator[Place]:
         self.snapshot.add(value, source)
         few = len(value) <= _MANY
-        self.values.append((f"list({source})", list(value), f"keys of {name}") if few else _length(value, source))
+        self.values.append((f"list({source})", list(value), f"keys of {name}") if few else length_of(value, source))
         for i, (key, item) in enumerate(value.items()):
             if i < _MANY or isinstance(item, (torch.Tensor, torch.nn.Module)):
                 yield item, f"{source}[{self.namespace.literal(key)}]", f"{name}.{key}"
@@ -247,23 +256,23 @@ class Locator:
             if key != "__class__":
                 bound = self.namespace.bind(f"cell_{key}", cell)
                 self.snapshot.add(cell, bound)
-                value = _contents(cell)
+                value = contents_of(cell)
                 if not (isinstance(value, SIMPLE) and is_library(fn.__code__.co_filename)):
                     yield value, f"{bound}.cell_contents", key
 
     def _below_class(self, kind: type, source: str) -> Iterator[Place]:
         """What a class of the user's and its bases hold; a method counts when it runs."""
-        if not _is_users_class(kind) or issubclass(kind, enum.Enum):
+        if not is_users_class(kind) or issubclass(kind, enum.Enum):
             return
         bound = self.namespace.bind(f"C_{kind.__name__}", kind)
         self.snapshot.add(kind, bound)
-        for key in {key: None for base in kind.__mro__ if _is_users_class(base) for key in vars(base)}:
+        for key in {key: None for base in kind.__mro__ if is_users_class(base) for key in vars(base)}:
             item = inspect.getattr_static(kind, key)
-            part, fn = _function_in(item)
+            part, fn = function_in(item)
             here = f"{bound}.{key}{part}"
             if fn is not None:
                 self._functions.setdefault(fn.__code__, []).append((here, fn, key, kind))
-            elif not key.startswith("__") and not isinstance(item, _DESCRIPTORS):
+            elif not key.startswith("__") and not isinstance(item, DESCRIPTORS):
                 yield item, f"{bound}.{key}", key
 
     def _globals(self, code: types.CodeType, table: dict[str, Any]) -> Iterator[Place]:
@@ -281,7 +290,7 @@ class Locator:
             return
         value = table[first]
         if not isinstance(value, types.ModuleType):
-            if _is_clock(value):
+            if is_clock(value):
                 self.on_clock(table, first)
             yield value, f"{bound}[{first!r}]", first
             return
@@ -293,12 +302,12 @@ class Locator:
                 return
             value, last = holder[key], value
             name = self.namespace.bind(f"ns_{last.__name__}", holder)
-            if _is_clock(value):
+            if is_clock(value):
                 self.on_clock(holder, key)
             elif isinstance(value, types.ModuleType) or not is_users(getattr(last, "__file__", None) or "<frozen"):
                 self.lookups.setdefault(name, {})[key] = value
             if not isinstance(value, types.ModuleType):
-                if is_users(getattr(last, "__file__", None) or "<frozen") or isinstance(value, _PLAIN):
+                if is_users(getattr(last, "__file__", None) or "<frozen") or isinstance(value, PLAIN):
                     yield value, f"{name}[{key!r}]", key
                 return
 
@@ -310,94 +319,3 @@ class Locator:
         for key in sorted(strings):
             if key.isidentifier():
                 yield os.environ.get(key), f"{environ}.get({key!r})", key
-
-
-def _length(value: Any, source: str) -> tuple[str, Any, str]:
-    return f"len({source})", len(value), f"length of {source}"
-
-
-def _contents(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not assigned yet
-        return None
-
-
-def _function_in(item: Any) -> tuple[str, types.FunctionType | None]:
-    """The function behind an entry of a class, and how to get there from the entry as an attribute of the class."""
-    if isinstance(item, types.FunctionType):
-        return "", item
-    if isinstance(item, (staticmethod, classmethod)) and isinstance(item.__func__, types.FunctionType):
-        return "" if isinstance(item, staticmethod) else ".__func__", item.__func__
-    if isinstance(item, property) and isinstance(item.fget, types.FunctionType):
-        return ".fget", item.fget
-    if isinstance(item, functools.cached_property) and isinstance(item.func, types.FunctionType):
-        return ".func", item.func
-    return "", None
-
-
-def _is_users_class(kind: type) -> bool:
-    module = sys.modules.get(kind.__module__)
-    file = getattr(module, "__file__", None) or "<unknown>"
-    return kind.__module__ not in ("builtins", "types", "abc", "typing") and is_users(file)
-
-
-def _is_clock(value: Any) -> bool:
-    """Whether a function gives another result at each call, which no guard could know."""
-    return isinstance(value, types.BuiltinFunctionType) and getattr(value, "__module__", "") == "time"
-
-
-def argument_names(fn: Callable[..., Any], count: int) -> list[str]:
-    """Names for positional arguments, taken from the function's signature where it has one."""
-    code = code_of(fn)
-    names = list(code.co_varnames[: code.co_argcount]) if code else []
-    if names[:1] == ["self"]:
-        names = names[1:]
-    return [names[i] if i < len(names) else f"arg{i}" for i in range(count)]
-
-
-def code_of(fn: Any) -> Any:
-    """The code object of a function, or of a module's forward; None where there is none."""
-    target = fn.forward if isinstance(fn, torch.nn.Module) else fn
-    while isinstance(target, functools.partial):
-        target = target.func
-    return getattr(target, "__code__", None) or getattr(getattr(target, "__func__", None), "__code__", None)
-
-
-def last_name(source: str) -> str:
-    """The attribute, key or variable that a source ends in."""
-    key = re.search(r"\['([^']*)'\](\[\d+\])*$", source)
-    return key[1] if key else (re.findall(r"[A-Za-z_]\w*", source) or [""])[-1]
-
-
-def definition(fn: Any) -> str:
-    """File and line of a function, or of a module's forward."""
-    code = code_of(fn)
-    return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(fn)
-
-
-def can_follow(leaf: Any) -> bool:
-    """Whether a trace can tell if an argument is what it was: not so for what changes unseen or hides its contents."""
-    if isinstance(leaf, torch.Tensor):
-        return type(leaf) in PLAIN_TENSORS or isinstance(leaf, FakeTensor)
-    if isinstance(leaf, (numpy.ndarray, bytearray, Iterator)):
-        return False
-    hides = not hasattr(leaf, "__dict__") and type(leaf).__module__.split(".")[0] not in _KNOWN
-    return not hides or isinstance(leaf, numpy.generic) or hasattr(type(leaf), "__slots__")
-
-
-PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-SIMPLE = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, enum.Enum, type(None))
-_KNOWN = ("builtins", "torch", "types", "functools", "collections")
-_DESCRIPTORS = (property, staticmethod, classmethod, functools.cached_property, types.MemberDescriptorType)
-
-_PLAIN = (*SIMPLE, torch.Tensor, types.FunctionType, type, contextvars.ContextVar)
-"""What is followed in PyTorch's and the standard library's modules: not their tables, `sys.modules` and so on."""
-
-OPERATORS = (
-    types.BuiltinFunctionType,
-    torch._ops.OpOverload,
-    torch._ops.OpOverloadPacket,
-    torch._library.custom_ops.CustomOpDef,  # private: torch.library names only its factory
-)
-"""Callables that have no Python code of their own to follow."""

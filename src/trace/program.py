@@ -21,7 +21,8 @@ from fulgurite.trace.disguise import answering_type
 from fulgurite.trace.effects import Write
 from fulgurite.trace.formulas import kept_formulas
 from fulgurite.trace.input_state import AutogradState
-from fulgurite.trace.inputs import SIMPLE, Locator, argument_names, can_follow, definition
+from fulgurite.trace.inputs import Locator
+from fulgurite.trace.kinds import SIMPLE, argument_names, can_follow, definition
 from fulgurite.trace.number import Number
 from fulgurite.trace.recorder import Recorder
 from fulgurite.trace.recording import recording

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fulgurite.ir.printer import Namespace
-from fulgurite.trace.inputs import OPERATORS, SIMPLE, Locator, Same, last_name
+from fulgurite.trace.inputs import Locator, Same
+from fulgurite.trace.kinds import OPERATORS, SIMPLE, last_name
 from fulgurite.trace.miss import Miss
 from fulgurite.trace.source import is_library, is_users
 
