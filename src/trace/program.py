@@ -203,7 +203,7 @@ def _program(recorder: Recorder, result: Any, locator: Locator, namespace: Names
     edges: dict[str, Any] = {}
     written: list[str] = []
     for item in recorder.inputs:
-        state, now = item.before, AutogradState.of(item.fake)
+        state, now = item.before, AutogradState.of(item.fake, item.before)
         if state.edge is not None:
             edges[item.proxy.name] = state.edge
         if now.grad is not state.grad:
