@@ -16,6 +16,7 @@ from fulgurite.executors.base import Executor, claim_all
 from fulgurite.executors.check import compile_checked
 from fulgurite.executors.grad_mode import without_grad_inside
 from fulgurite.ir import BoundSymbol, Trace
+from fulgurite.ir.errors import TraceError
 from fulgurite.ir.printer import Namespace, compile_source, compile_trace
 from fulgurite.ir.trace import Provenance
 from fulgurite.trace import settings
@@ -160,6 +161,8 @@ class Compiler:
         given = dense(map(self.program.fake, stage.targets))
         try:
             joint = record_backward(self.program, stage, plain, given)
+        except TraceError:  # eager has one, which can't be recorded
+            raise
         except Exception:
             given = tuple(kind if self._has_backward(stage, i) else None for i, kind in enumerate(given))
             joint = record_backward(self.program, stage, plain, given)
