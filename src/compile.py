@@ -60,6 +60,10 @@ class Specialisation:
     path: Path | None = None  # of a program that looks at its data
     epilogue: Callable[..., Any] | None = None  # of a program that writes to Python state
 
+    def __post_init__(self) -> None:
+        self.check = self.prologue.run
+        self.is_plain = self.path is None and self.epilogue is None
+
 
 @contextmanager
 def timed(times: Times, phase: str) -> Iterator[None]:

@@ -66,29 +66,24 @@ class Specialisations:
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the first specialisation whose guards hold, else trace."""
-        start = None
         for entry in self.entries:
-            inputs = entry.prologue.run(args, kwargs)
+            inputs = entry.check(args, kwargs)
             if type(inputs) is not Miss:
                 self.stats.hits += 1
-                break
-        else:
-            try:
-                traced, inputs, start = self._miss(args, kwargs)
-            except _Failed as failed:
-                return self._run_after_failure(failed.cause, args, kwargs)
-            if traced is None:
-                return self._run_uncompiled(args, kwargs)
-            entry = traced
-        if entry.path is not None:
-            return self._run_path(entry, inputs, start, args, kwargs)
+                if not entry.is_plain:
+                    return self._run_special(entry, inputs, None, args, kwargs)
+                try:
+                    return entry.run(*inputs)
+                except Exception as error:
+                    add_place(error)
+                    raise
         try:
-            if entry.epilogue is not None:
-                return entry.epilogue(args, kwargs, entry.run(*inputs))
-            return entry.run(*inputs)
-        except Exception as error:
-            add_place(error)
-            raise
+            traced, inputs, start = self._miss(args, kwargs)
+        except _Failed as failed:
+            return self._run_after_failure(failed.cause, args, kwargs)
+        if traced is None:
+            return self._run_uncompiled(args, kwargs)
+        return self._run_special(traced, inputs, start, args, kwargs)
 
     def _run_uncompiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.stats.uncompiled += 1
@@ -113,7 +108,7 @@ class Specialisations:
     def _name(self) -> str:
         return getattr(self.fn, "__qualname__", None) or type(self.fn).__name__
 
-    def _run_path(
+    def _run_special(
         self,
         entry: Specialisation,
         inputs: Any,
@@ -121,8 +116,8 @@ class Specialisations:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Run a program that looks at its data, from path to path as the data wants it."""
-        if self._unsettled and start is None:
+        """Run a program; one that looks at its data from path to path as the data wants it."""
+        if self._unsettled and start is None and entry.path is not None:
             return self._run_uncompiled(args, kwargs)
         while True:
             try:
